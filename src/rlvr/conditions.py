@@ -69,14 +69,14 @@ def condition(only_if: str) -> Condition:
 
 def check_names(only_if: str, settings: type[Any]) -> None:
     """Raise NameError for a name that is neither of the class nor a fact of a run, or both."""
-    what, found = f"only_if={only_if!r} of {settings.__name__}", condition(only_if)
-    for name in found.names:
+    what, parsed = f"only_if={only_if!r} of {settings.__name__}", condition(only_if)
+    for name in parsed.names:
         if name in FACTS and name in settings.model_fields:
             raise NameError(f"{what}: {name} is a field of the class, and a fact of the run; rename the field")
         known = name in FACTS or name in settings.model_fields or hasattr(settings, name)
         if not known or callable(getattr(settings, name, None)):
             raise NameError(f"{what}: there is no {name}")
-    for node in ast.walk(found.code):
+    for node in ast.walk(parsed.code):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in FACTS:
             view = get_type_hints(vars(RunView)[node.value.id].fget)["return"]
             known = [*view.__annotations__, *vars(view)]

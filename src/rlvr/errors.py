@@ -25,14 +25,14 @@ def suggestion(name: str, known: list[str]) -> str:
 
 def unreadable(error: Exception) -> str:
     """Why a YAML file or a number in a text cannot be read: what and where, without the reader's own jargon."""
-    said, mark = " ".join(str(error).split()), getattr(error, "problem_mark", None)
+    sentence, mark = " ".join(str(error).split()), getattr(error, "problem_mark", None)
     if mark is not None:
         problem = str(getattr(error, "problem", None) or "it cannot be read")
         problem = "a tab begins it, and YAML is indented with spaces" if "'\\t'" in problem else problem
         return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
-    if "Exceeds the limit" in said:  # of Python
+    if "Exceeds the limit" in sentence:  # of Python
         return f"a number has more than {sys.get_int_max_str_digits():,} digits; give a smaller one."
-    return said
+    return sentence
 
 
 WITHOUT = {

@@ -110,13 +110,13 @@ def pieces(
 def split(text: str, marks: Marks, *, opened: bool = False) -> tuple[str | None, str]:
     """The reasoning without marks (None if there is none), and the other text."""
     thoughts: list[str] = []
-    said: list[str] = []
+    answer: list[str] = []
     for piece, is_reasoning in pieces(text, marks, opened=opened):
         if is_reasoning:
             thoughts.append(piece.removeprefix(marks.open).removesuffix(marks.close).strip("\n"))
         else:
-            said.append(piece)
-    rest = "".join(said)
+            answer.append(piece)
+    rest = "".join(answer)
     if marks.noise is not None:
         rest = re.sub(marks.noise, "", rest)
     return ("\n".join(thoughts) if thoughts else None), rest

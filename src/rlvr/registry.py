@@ -71,11 +71,11 @@ def ours(group: str) -> dict[str, Any]:
 
 def every(group: str) -> dict[str, Any]:
     """All importable components of a group by name: ours and those of installed packages."""
-    found = ours(group)
+    components = ours(group)
     for name in _entry_points(group):
         with suppress(ConfigError):
-            found[name] = find(group, name)
-    return found
+            components[name] = find(group, name)
+    return components
 
 
 def find(group: str, name: str) -> Any:

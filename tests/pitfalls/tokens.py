@@ -132,7 +132,7 @@ BUGS = [
     Planted(
         pitfall=7,
         name="a rewritten history is not noticed",
-        plant=around("rlvr.chat.history:History.rewritten", lambda original, *arguments: False),
+        plant=around("rlvr.chat.history:RewriteFinder.rewritten", lambda original, *arguments: False),
         caught_by=CHAT + "07_taken_back_reasoning_begins_a_new_row",
     ),
     Planted(

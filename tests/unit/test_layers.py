@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,12 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 
+parsed = cache(ast.parse)
+
+
 def imported_modules(source: str, package: str) -> Iterator[str]:
     """Absolute names of everything imported anywhere in a file, also inside functions and `TYPE_CHECKING` blocks."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -141,7 +145,7 @@ def modules_of_ours() -> dict[str, str]:
 def circles(modules: Mapping[str, str]) -> set[tuple[str, str]]:
     """Pairs of modules that import each other, also inside functions and for types alone."""
     imported = {
-        name: {*imported_modules(source, name), *(path.rpartition(".")[0] for path in imported_modules(source, name))}
+        name: {part for path in imported_modules(source, name) for part in (path, path.rpartition(".")[0])}
         for name, source in modules.items()
     }
     return {
@@ -193,7 +197,7 @@ def private_names(source: str) -> list[str]:
     """The names with an underscore that a file imports from rlvr, or reads from what it imported."""
     imported = [module for module in imported_modules(source, "") if module.split(".")[0] == "rlvr"]
     bound = {"rlvr", *(module.rpartition(".")[2] for module in imported)}
-    read = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    read = [ast.unparse(node) for node in ast.walk(parsed(source)) if isinstance(node, ast.Attribute)]
     found = [*imported, *(path for path in read if path.split(".")[0] in bound)]
     return [path for path in found if re.search(r"\._(?!_)", path)]
 
@@ -207,7 +211,7 @@ def test_private_names_are_seen() -> None:
 
 def private_reads(modules: Mapping[str, str]) -> list[str]:
     """Private names of ours that are read from an object, in a file that does not define them."""
-    trees = {name: ast.parse(source) for name, source in modules.items()}
+    trees = {name: parsed(source) for name, source in modules.items()}
     defined = {name: {*private_definitions(tree)} for name, tree in trees.items()}
     ours = set[str]().union(*defined.values())
     return [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvr.config.checks import unusual_settings
+from rlvr.config.sections import unusual_settings
 from tests.unit.core.tiny import tiny_config
 
 LORA = ("model=hf", "model.name_or_path=tiny", "model.lora.enabled=true", "model.lora.r=2")

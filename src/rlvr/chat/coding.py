@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from rlvr.chat.spelling import ByteStream, Stream, WindowStream, spelling_of
+from rlvr.chat.spelling import ByteStream, TextStream, WindowStream, spelling_of
 from rlvr.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Coder:
         """The text of the ids, special tokens included."""
         return self._remembered(tuple(ids))
 
-    def stream(self) -> Stream:
+    def stream(self) -> TextStream:
         """The text of tokens that are to come; together it is `decode` of all."""
         return WindowStream(self.decode) if self._spelling is None else ByteStream(self._spelling)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rlvr.chat.tool_calls import BadCallError, Found, Reading, Tools, as_written, load_json, schema_of, to_json
+from rlvr.chat.tool_calls import BadCallError, CallReading, RawCalls, Tools, as_written, load_json, schema_of, to_json
 from rlvr.chat.tool_formats import Hermes, List, Llama, Marked, Taught, ToolFormat, Words, bare, listed
 from rlvr.reasoning import Marks, Place, pieces
 from rlvr.types import Message, ToolCall
@@ -25,7 +25,7 @@ class _Tagged(Marked):
     written: str
     written_parameter: str
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         if (found := self.header.match(body)) is None:
             raise BadCallError(f"it names no tool, write {self.example}")
         name, position = found[1].strip(), found.end()
@@ -106,7 +106,7 @@ class DeepSeek(Marked):
     outer = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
     _separator = "<｜tool▁sep｜>"
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         head, separator, rest = body.partition(self._separator)
         if not separator:
             raise BadCallError(f"it has no {self._separator}")
@@ -157,7 +157,7 @@ class Gemma(Marked):
 
     name, open, close = "gemma", "<|tool_call>", "<tool_call|>"
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         name, brace, rest = body.partition("{")
         if not brace or not name.strip().startswith("call:"):
             raise BadCallError("write call:NAME{...}")
@@ -182,7 +182,7 @@ class Lfm(Marked):
 
     name, open, close = "lfm", "<|tool_call_start|>", "<|tool_call_end|>"
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         return listed(load_json(_as_json(body, python=True)))
 
     def write_call(self, call: ToolCall, tools: Tools) -> str:
@@ -211,15 +211,15 @@ class Harmony(ToolFormat):
         found = self._header.search(text, position) if "to=functions." in text else None
         return found and (found.start(), len(text))
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         """The first header starts the call, which takes the rest of the text."""
-        found = self._header.search(text) if "to=functions." in text else None
-        if found is None or not finished:
+        header = self._header.search(text) if "to=functions." in text else None
+        if header is None or not finished:
             into.text.append(text)
             return
-        into.text.append(text[: found.start()])
-        body = text[found.end() :].removesuffix("<|call|>")
-        into.add(text[found.start() :], lambda: [(found[1] or found[2], body or "{}")])
+        into.text.append(text[: header.start()])
+        body = text[header.end() :].removesuffix("<|call|>")
+        into.add(text[header.start() :], lambda: [(header[1] or header[2], body or "{}")])
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
         """One call; the template allows no more."""
@@ -232,7 +232,7 @@ class Mistral(ToolFormat):
     name = "mistral"
     open, _args = "[TOOL_CALLS]", "[ARGS]"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         """Everything after the first mark is calls; a cut-off turn is text."""
         before, mark, rest = text.partition(self.open)
         into.text.append(before)
@@ -246,7 +246,7 @@ class Mistral(ToolFormat):
                 return
         into.add(mark + rest, lambda: self._calls(rest))
 
-    def _calls(self, text: str) -> Found:
+    def _calls(self, text: str) -> RawCalls:
         if self._args not in text:
             return listed(load_json(text))
         parts = (part.partition(self._args) for part in text.split(self.open))
@@ -263,7 +263,7 @@ class Granite(Mistral):
     name, open = "granite", "<|tool_call|>"
     _closing = "<|/tool_call|>"
 
-    def _calls(self, text: str) -> Found:
+    def _calls(self, text: str) -> RawCalls:
         return listed(load_json(text.strip().removesuffix(self._closing)))
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
@@ -287,7 +287,7 @@ def read_message(
     opened: bool = False,
 ) -> Message:
     """The assistant's message in a text; nothing within reasoning, which the prompt may have `opened`, is a call."""
-    reading = Reading()
+    reading = CallReading()
     next_call = partial(tool_format.next_call, tools=tools)
     for piece, is_reasoning in pieces(text, marks, opened=opened, next_call=next_call):
         if is_reasoning:

@@ -19,7 +19,7 @@ from rlvr.types import Message
 _MAX_KNOWN = 10_000
 
 
-def behind(template: Template, said: Message, reply: Sequence[Message], *, header: bool = True) -> str:
+def behind(template: Template, completion: Message, reply: Sequence[Message], *, header: bool = True) -> str:
     """The text rendered after the content of `said`: end of turn, reply, next header.
 
     Native calls of `said` stay calls (the template may refuse a tool message without them) with dummy arguments; the
@@ -28,36 +28,38 @@ def behind(template: Template, said: Message, reply: Sequence[Message], *, heade
     place = PLACE
     while any(place in message.content for message in reply):
         place += "x"
-    calls = template.calls_in(said)
+    calls = template.calls_in(completion)
     answer = Message(role="assistant", content=place)
     if calls:
-        answer = replace(said, content="", tool_calls=tuple(replace(c, arguments={"text": place}) for c in calls))
+        answer = replace(completion, content="", tool_calls=tuple(replace(c, arguments={"text": place}) for c in calls))
     return template.render([QUESTION, answer, *reply], header=header).rpartition(place)[2]
 
 
-def written(template: Template, said: Message, tools: Tools) -> str:
+def written(template: Template, completion: Message, tools: Tools) -> str:
     """The text that the template writes for an answer to a question, end of turn included. Where its header begins
     otherwise, the bare content and calls; reasoning that the header opens is closed."""
     before, after = (
         template.render([QUESTION], tools=tools),
-        template.render([QUESTION, said], header=False, tools=tools),
+        template.render([QUESTION, completion], header=False, tools=tools),
     )
-    thoughts, text = template.parts(said)
-    forms = ((said.content, said.reasoning or ""), (text, thoughts or ""))
+    thoughts, text = template.parts(completion)
+    forms = ((completion.content, completion.reasoning or ""), (text, thoughts or ""))
     if any(all(part.strip() in after for part in form) for form in forms):
         for header in (before, before.rstrip()):  # Nemotron: `<think>` and a line break, for `<think></think>`
             if after.startswith(header):
                 return after[len(header) :]
     marks, closing = template.marks, ""
-    text = said.content if said.reasoning is None else marks.around(said.reasoning, said.content)
+    text = (
+        completion.content if completion.reasoning is None else marks.around(completion.reasoning, completion.content)
+    )
     if template.can.opened:
         text = text.removeprefix(marks.open).removeprefix("\n") if thoughts is not None else text
         closing = "" if marks.close in text else marks.close
-    calls = template.format.write(said.tool_calls, tools) if said.tool_calls else ""
+    calls = template.format.write(completion.tool_calls, tools) if completion.tool_calls else ""
     return "\n".join(filter(None, [closing, text, calls]))
 
 
-class History:
+class RewriteFinder:
     """Renders conversations to find replies that make the template rewrite earlier turns."""
 
     def __init__(self, template: Template) -> None:

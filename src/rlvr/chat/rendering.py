@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlvr.chat.coding import Coder
 from rlvr.chat.formats import FORMATS, read_message
-from rlvr.chat.history import History, behind, written
-from rlvr.chat.spelling import Stream
+from rlvr.chat.history import RewriteFinder, behind, written
+from rlvr.chat.spelling import TextStream
 from rlvr.chat.template import QUESTION, Template, call_of, described
 from rlvr.chat.tool_calls import Tools
 from rlvr.errors import ConfigError, UserError
@@ -59,7 +59,7 @@ class Chat:
         self._ends: dict[bool, int] = {}  # of completions without and with calls
         self._prompts: dict[tuple[object, ...], tuple[Tools, tuple[int, ...]]] = {}
         self.template = Template(tokenizer, tool_format) if tokenizer.chat_template else None  # of words: none
-        self._history = History(self.template) if self.template else None
+        self._history = RewriteFinder(self.template) if self.template else None
         vocabulary = tokenizer.get_vocab()
         if tool_format == "auto":
             tool_format = "words" if FORMATS["words"].open in vocabulary else "hermes"
@@ -88,7 +88,7 @@ class Chat:
             return self
         chat = copy(self)
         chat.template = self.template.with_variables(variables)
-        chat._history, chat._prompts = History(chat.template), {}
+        chat._history, chat._prompts = RewriteFinder(chat.template), {}
         return chat
 
     def note(self, messages: Sequence[Message]) -> str | None:
@@ -196,24 +196,24 @@ class Chat:
         ended = ended or (ids[:1] and {ids[0], last_id} <= self._closing)
         return ids[1:] if ended else ids
 
-    def encode_completion(self, said: Message | str, tools: Tools = ()) -> tuple[int, ...]:
+    def encode_completion(self, completion: Message | str, tools: Tools = ()) -> tuple[int, ...]:
         """The tokens of a completion, end token included, as if they were sampled after a prompt: a text as it stands,
         a message as the template writes it.
 
         UserError if the tokenizer has no end token, or the text goes on after one.
         """
-        if isinstance(said, str):
-            ids = self._coder.encode(said)
+        if isinstance(completion, str):
+            ids = self._coder.encode(completion)
         elif self.template is None:
-            ids = self._coder.encode(self._plain([said], tools))
+            ids = self._coder.encode(self._plain([completion], tools))
         else:
-            ids = self._coder.encode(written(self.template, said, tools))
+            ids = self._coder.encode(written(self.template, completion, tools))
             ids = ids[: next((place + 1 for place, token in enumerate(ids) if token in self.stop_ids), None)]
         if not self.stop_ids.isdisjoint(ids[:-1]):
             raise UserError("a completion goes on after its end token: take the end token out of the text.")
         if ids and ids[-1] in self.stop_ids:
             return ids
-        message = _ANSWER if isinstance(said, str) else said
+        message = _ANSWER if isinstance(completion, str) else completion
         kind = bool(message.tool_calls)
         if kind not in self._ends:
             self._ends[kind] = self._end_of(message)
@@ -235,7 +235,7 @@ class Chat:
     def decode(self, ids: Sequence[int]) -> str:
         return self._coder.decode(ids)
 
-    def stream(self) -> Stream:
+    def stream(self) -> TextStream:
         return self._coder.stream()
 
     def spell(self, token: int, previous: int | None) -> bytes:
@@ -258,12 +258,12 @@ class Chat:
         special = {token for token, word in words if word.special}
         call_ends = {token for token, word in words if word.content == _CALL_END and _CALL_END in template.source}
 
-        def first(said: Message, reply: Sequence[Message]) -> set[int]:
+        def first(completion: Message, reply: Sequence[Message]) -> set[int]:
             """The token after `said`, if it is a special one."""
-            if template.tried([QUESTION, said, *reply]) is None:
+            if template.tried([QUESTION, completion, *reply]) is None:
                 return set()
-            text = behind(template, said, reply, header=False)
-            without = behind(template, said, (), header=False) if reply and said.tool_calls else ""
+            text = behind(template, completion, reply, header=False)
+            without = behind(template, completion, (), header=False) if reply and completion.tool_calls else ""
             return set(self._coder.encode(text.removeprefix(without))[:1]) & special
 
         last, earlier = first(_ANSWER, ()), first(_ANSWER, _USER_REPLY)

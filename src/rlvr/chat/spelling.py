@@ -49,7 +49,7 @@ class Characters:
         return bool(self._utf8.getstate()[0])
 
 
-class Stream(Protocol):
+class TextStream(Protocol):
     """The text of tokens as they come; together it is the text of all of them."""
 
     def add(self, token: int) -> str: ...

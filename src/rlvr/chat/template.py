@@ -151,18 +151,18 @@ class Template:
             return None
         call = call_of(PLACE)
         text = self.tried([QUESTION, call]) or ""
-        said = text[_shared(text, self.tried([QUESTION], header=True) or "") :].strip()
+        shown = text[_shared(text, self.tried([QUESTION], header=True) or "") :].strip()
         special = [word.content for word in self._tokenizer.added_tokens_decoder.values()]
         while True:  # special tokens may end the turn or the call
             for tool_format in FORMATS.values():
-                read = read_message(said, self.marks, tool_format, [PROBE])
+                read = read_message(shown, self.marks, tool_format, [PROBE])
                 whole = tool_format.name != "llama" or not read.content  # it finds calls in other formats too
                 if read.tool_calls == call.tool_calls and whole:
                     return tool_format
-            ends = [word for word in special if word and said.endswith(word)]
+            ends = [word for word in special if word and shown.endswith(word)]
             if not ends:
                 return None
-            said = said.removesuffix(max(ends, key=len)).strip()
+            shown = shown.removesuffix(max(ends, key=len)).strip()
 
     def _probe_replies(self) -> None:
         called = [QUESTION, call_of("x"), ANSWERED]
@@ -177,18 +177,18 @@ class Template:
         self.can.opened = self.can.opened and self._opens_behind_tools()
         thought = f"{self.marks.open}{PLACE}{self.marks.close}"
         self.can.fields = True
-        said = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
+        completions = (Message(role="assistant", content=f"{thought}x"), replace(call_of("x"), content=thought))
         self.can.inline = False
-        self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in said)
+        self.can.fields = any(self._shows(PLACE, [QUESTION, message]) for message in completions)
         self.can.inline = True
-        self.can.inline = not self.can.fields or all(map(self._reads_reasoning, said))
+        self.can.inline = not self.can.fields or all(map(self._reads_reasoning, completions))
 
-    def _reads_reasoning(self, said: Message) -> bool:
+    def _reads_reasoning(self, completion: Message) -> bool:
         """Whether reasoning in the content is rendered as that in its field is, spaces apart: now and later."""
-        thoughts, text = self.parts(said)
-        apart = replace(said, content=text, reasoning=thoughts)
-        later = ANSWERED if said.tool_calls else QUESTION
-        pairs = [[self.tried([QUESTION, one, *more]) for one in (said, apart)] for more in ((), (later,))]
+        thoughts, text = self.parts(completion)
+        apart = replace(completion, content=text, reasoning=thoughts)
+        later = ANSWERED if completion.tool_calls else QUESTION
+        pairs = [[self.tried([QUESTION, one, *more]) for one in (completion, apart)] for more in ((), (later,))]
         return all(None not in pair and len({"".join(str(text).split()) for text in pair}) == 1 for pair in pairs)
 
     def _takes_any_role(self, messages: Sequence[Message]) -> bool:
@@ -312,11 +312,11 @@ class Template:
     def _with_reasoning(self, message: Message, calls: bool) -> dict[str, Any]:
         marks = self.marks
         if self.can.fields and (message.reasoning is not None or not self.can.inline):
-            thoughts, said = self.parts(message)
-            said = said if said.strip() else ""
-            if thoughts is not None and calls and marks == HARMONY and said:
-                thoughts, said = f"{thoughts}\n{said}", ""  # GPT-OSS accepts only one of them with a call
-            return {"content": said} | ({} if thoughts is None else dict.fromkeys(FIELDS, thoughts))
+            thoughts, answer = self.parts(message)
+            answer = answer if answer.strip() else ""
+            if thoughts is not None and calls and marks == HARMONY and answer:
+                thoughts, answer = f"{thoughts}\n{answer}", ""  # GPT-OSS accepts only one of them with a call
+            return {"content": answer} | ({} if thoughts is None else dict.fromkeys(FIELDS, thoughts))
         content = message.content if message.reasoning is None else marks.around(message.reasoning, message.content)
         closed, opened = content.find(marks.close), content.find(marks.open)
         began_in_the_prompt = self.can.opened and closed >= 0 and not 0 <= opened < closed

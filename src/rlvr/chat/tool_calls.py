@@ -14,12 +14,12 @@ MAX_CALL_CHARS = 100_000  # a longer call is malformed
 MAX_DEPTH = 32  # deeper arguments are malformed: later parsers may be recursive
 
 Tools = Sequence[ToolSchema]
-Found = Sequence[tuple[object, object]]  # unchecked names and arguments of calls; arguments may be JSON text
+RawCalls = Sequence[tuple[object, object]]  # unchecked names and arguments of calls; arguments may be JSON text
 to_json = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(kw_only=True)
-class Reading:
+class CallReading:
     calls: list[ToolCall] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
 
@@ -27,19 +27,19 @@ class Reading:
     def full(self) -> bool:
         return len(self.calls) > MAX_CALLS
 
-    def add(self, raw: str, read: Callable[[], Found]) -> None:
+    def add(self, raw: str, read: Callable[[], RawCalls]) -> None:
         """Add the calls that `read` parses; a call with a problem and the text `raw` if it raises BadCallError."""
         try:
             if len(raw) > MAX_CALL_CHARS:
                 raise BadCallError("it is too long")
-            found = read()
+            calls = read()
         except BadCallError as error:
             self.malformed(raw, str(error))
             return
-        if not found:  # an empty list: it calls nothing
+        if not calls:  # an empty list: it calls nothing
             self.text.append(raw)
-        for name, arguments in found:
-            self._add(raw if len(found) == 1 else "", name, arguments)
+        for name, arguments in calls:
+            self._add(raw if len(calls) == 1 else "", name, arguments)
 
     def _add(self, raw: str, name: object, arguments: object) -> None:
         named = name.strip() if isinstance(name, str) else ""

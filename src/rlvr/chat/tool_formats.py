@@ -11,8 +11,8 @@ from typing import Any
 from rlvr.chat.tool_calls import (
     MAX_CALL_CHARS,
     BadCallError,
-    Found,
-    Reading,
+    CallReading,
+    RawCalls,
     Tools,
     as_written,
     decode_json,
@@ -32,7 +32,7 @@ class ToolFormat(ABC):
     """Whether demonstrations alone teach it: plain prompts, without a chat template, do not describe the tools."""
 
     @abstractmethod
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         """Parse the calls in `text`, which holds no reasoning, and the other text.
 
         `finished`: the model ended the turn itself. If not, an incomplete call is plain text.
@@ -62,7 +62,7 @@ class Marked(ToolFormat):
     outer: tuple[str, str] = ("", "")  # marks before the first and after the last call
     between = "\n"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         position = 0
         first, last = self.outer
         if first and self.open in text:
@@ -89,7 +89,7 @@ class Marked(ToolFormat):
         return text.find(self.close, start + len(self.open))
 
     @abstractmethod
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         """The calls between the marks; BadCallError if there is none."""
 
     def write(self, calls: Sequence[ToolCall], tools: Tools) -> str:
@@ -113,7 +113,7 @@ class Hermes(Marked):
             _, start = decode_json(text, _behind(_WITHIN_TAGS, text, start))
         return text.find(self.close, start)
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         value, end = decode_json(body, _behind(_WITHIN_TAGS, body, 0))
         if _behind(_WITHIN_TAGS, body, end) < len(body):
             raise BadCallError(f"it is no JSON followed by {self.close}")
@@ -166,7 +166,7 @@ class Llama(ToolFormat):
     name = "llama"
     open = "<|python_tag|>"
 
-    def read(self, text: str, into: Reading, *, finished: bool, tools: Tools) -> None:
+    def read(self, text: str, into: CallReading, *, finished: bool, tools: Tools) -> None:
         before, tag, body = text.partition(self.open)
         before, body = (before, body) if tag else ("", text)
         into.text.append(before)
@@ -237,7 +237,7 @@ class Words(Marked):
     name, open, close, between = "words", "<call>", "</call>", " "
     is_taught = True
 
-    def calls(self, body: str, tools: Tools) -> Found:
+    def calls(self, body: str, tools: Tools) -> RawCalls:
         """One word per parameter in order, the rest to the last."""
         name, *words = body.split() or [""]
         parameters = schema_of(name, tools)
@@ -286,7 +286,7 @@ def named(value: Any) -> tuple[object, object]:
     return value.get("name"), value.get("arguments", value.get("parameters"))
 
 
-def listed(value: Any) -> Found:
+def listed(value: Any) -> RawCalls:
     """The calls of an object or a list; an empty list, which SmolLM2 and xLAM are taught to write, calls nothing."""
     return [named(call) for call in (value if isinstance(value, list) else [value])]
 

@@ -49,11 +49,11 @@ def texts_are_whole(patient: Patient) -> Check:
         return skip("the task makes its own texts")
     texts = list(dict.fromkeys(example.messages[-1].content for example in examples_of(patient)))
     broken = [text for text in texts if mangled(text)]
-    found = [
+    faults = [
         ("are in a broken encoding", broken, "read the file in the encoding that it was written in (UTF-8)"),
         *damaged(texts, templated=bool(patient.chat.template)),
     ]
-    bad = next((one for one in found if len(one[1]) > MOST_DAMAGED * len(texts)), None)
+    bad = next((one for one in faults if len(one[1]) > MOST_DAMAGED * len(texts)), None)
     if bad is None and (cut := cut_off(texts)):
         bad = (f"end after {len(cut[0])} letters, within a sentence", cut, "take the whole texts: an export cut them")
     return verdict(
@@ -117,7 +117,7 @@ def golds_are_answers(patient: Patient) -> Check:
     astray = golds_beside_options(known)
     wrapped = _wrapped(patient)
     marked = [gold for asked, gold in known if MARKS.search(gold) and not MARKS.search(asked)]
-    found = (
+    faults = (
         (
             len(missing) > 1,
             f"{len(missing)} of {len(known)} golds are {next(iter(missing), '')!r}: they were missing where the file "
@@ -156,7 +156,7 @@ def golds_are_answers(patient: Patient) -> Check:
             "write the answer alone as the gold, or let the prompt ask for these words",
         ),
     )
-    says, golds, remedy = next(((says, golds, remedy) for wrong, says, golds, remedy in found if wrong), ("", [], ""))
+    says, golds, remedy = next(((says, golds, remedy) for wrong, says, golds, remedy in faults if wrong), ("", [], ""))
     return verdict(
         bool(says), says, f"{len(known)} golds are answers", remedy, golds=[gold[:100] for gold in golds[:5]]
     )
@@ -193,12 +193,12 @@ def letters_without_options(known: Sequence[tuple[str, str]]) -> bool:
 
 def options_of(asked: str) -> dict[str, str]:
     """`{"A": "Paris", "B": "Rome", "C": "Oslo"}`: labels in order from A or 1, and their texts."""
-    found, texts = list(OPTION.finditer(asked)), dict[str, str]()
+    options, texts = list(OPTION.finditer(asked)), dict[str, str]()
     for first in ("A", "1"):
         texts, wanted = {}, first
-        for number, match in enumerate(found):
+        for number, match in enumerate(options):
             if match[1].upper() == wanted:
-                end = found[number + 1].start() if number + 1 < len(found) else len(asked)
+                end = options[number + 1].start() if number + 1 < len(options) else len(asked)
                 texts[wanted] = asked[match.end() : end].split("\n")[0].strip(" .,;")
                 wanted = chr(ord(wanted) + 1)
         if len(texts) > 2:
@@ -250,20 +250,20 @@ def held_out_informs(patient: Patient) -> Check:
     golds = [str(example.answer) for example in held if example.answer]
     trained = {str(example.answer) for example in examples_of(patient) if example.answer}
     alike, count = Counter(golds).most_common(1)[0] if golds else ("", 0)
-    said = [(e, text) for e in held[:NUM_GRADED] if e.answer and isinstance(text := task.answered(e.answer), str)]
-    unread = [example.answer for example, text in said if _is_refused(patient, example, text)]
+    answered = [(e, text) for e in held[:NUM_GRADED] if e.answer and isinstance(text := task.answered(e.answer), str)]
+    unread = [example.answer for example, text in answered if _is_refused(patient, example, text)]
     asked = set(map(_bare, (task.train_example(index) for index in range(min(MOST_READ, task.sizes[0])))))
     known = [example for example in held if _bare(example) in asked]
     few = task.sizes[1] < FEWEST_HELD_OUT and (wanted == "all" or wanted > task.sizes[1])
-    found = (
+    fault = (
         (
             len(golds) >= FEW_HELD_OUT and count > MOST_ALIKE * len(golds) and len(trained) > 1,
             f"{count} of {len(golds)} held-out answers are {alike[:40]!r}: accuracy measures nothing",
             "take a split with answers: those of public test sets are often hidden",
         ),
         (
-            2 * len(unread) > len(said),
-            f"the metric calls {len(unread)} of {len(said)} right answers to held-out questions wrong",
+            2 * len(unread) > len(answered),
+            f"the metric calls {len(unread)} of {len(answered)} right answers to held-out questions wrong",
             "give held-out rows answers of the same form as those that are trained on, or choose another task.metric",
         ),
         (
@@ -279,7 +279,7 @@ def held_out_informs(patient: Patient) -> Check:
         ),
     )
     return first_fault(
-        found,
+        fault,
         f"{task.sizes[1]:,} examples are held out, whose answers differ",
         answers=golds[:5],
         unread=unread[:3],

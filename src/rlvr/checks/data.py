@@ -57,7 +57,7 @@ def task_informs(patient: Patient) -> Check:
     for example in examples:
         answers.setdefault(text_of(example.messages), set()).add(str(example.answer))
     torn = [] if tools else [question for question, found in answers.items() if len(found) > 1]
-    told = _place_of_answers(known)
+    place = _place_of_answers(known)
     says = next(
         (
             text
@@ -68,7 +68,7 @@ def task_informs(patient: Patient) -> Check:
                     f"{count} of {len(known)} answers are {alike[:40]!r}",
                 ),
                 (len(torn) > MOST_LEFT_OUT * len(asked), f"{len(torn)} of {len(asked)} questions have several answers"),
-                (told is not None, f"the question tells its answer, {told}"),
+                (place is not None, f"the question tells its answer, {place}"),
             )
             if wrong
         ),
@@ -169,25 +169,25 @@ def messages_are_plain(patient: Patient) -> Check:
 
 def golds_are_plain(patient: Patient) -> Check:
     """A table's 5.0 is 5: the metric must take it so."""
-    found = dict[str, tuple[Example, str]]()
+    written = dict[str, tuple[Example, str]]()
     for index in range(NUM_EXAMPLES):
         example = patient.task.train_example(index)
         whole = FLOAT.fullmatch(str(example.answer))
-        said = patient.task.answered(whole[1]) if whole else None
-        if isinstance(said, str) and len(found) < NUM_GRADED:
-            found[example.id] = example, said
-    if not found:
+        answer = patient.task.answered(whole[1]) if whole else None
+        if isinstance(answer, str) and len(written) < NUM_GRADED:
+            written[example.id] = example, answer
+    if not written:
         return skip("no gold is a whole number that is written with a point")
     refused = [
         str(example.answer)
-        for example, said in found.values()
-        if not asyncio.run(patient.task.grade(example, (episode := played(patient, example, [said])).texts)).correct
+        for example, answer in written.values()
+        if not asyncio.run(patient.task.grade(example, (episode := played(patient, example, [answer])).texts)).correct
         or episode.score.value <= 0
     ]
     return verdict(
-        2 * len(refused) > len(found),
+        2 * len(refused) > len(written),
         f"golds are written as {next(iter(refused), '')!r}, and metric or reward refuse the number without its point",
-        f"{len(found)} golds that are written as 5.0 are read as 5",
+        f"{len(written)} golds that are written as 5.0 are read as 5",
         "set task.metric=numeric and reward=numeric, or write the golds as whole numbers: models do",
         golds=refused[:5],
     )

@@ -132,7 +132,7 @@ def answer_outweighs_form(patient: Patient) -> Check:
 
 def asked_form_is_paid(patient: Patient) -> Check:
     """A prompt that asks for working, or for a mark around the answer, is obeyed: this must be paid."""
-    found, tried, on_one_line = list[dict[str, object]](), 0, 0
+    unpaid, tried, on_one_line = list[dict[str, object]](), 0, 0
     for example, turns in solved(patient, NUM_EXAMPLES):
         form = _asked_form(patient, example)
         if form is None or not isinstance(turns[-1], str) or not patient.reads(form):
@@ -142,19 +142,19 @@ def asked_form_is_paid(patient: Patient) -> Check:
             value_of(patient, example, [*turns[:-1], said]) for said in (turns[-1], form, " ".join(form.split("\n")))
         )
         if full > 0 and not value > full / 4:
-            found.append({"example": example.id, "completion": form, "value": value, "right_answer": full})
+            unpaid.append({"example": example.id, "completion": form, "value": value, "right_answer": full})
             on_one_line += line > full / 4
     places = f" ({patient.task.places})" if patient.task.places else ""
     if not tried:
         return skip(f"the prompts ask for no working and no mark around the answer{places}")
     return verdict(
-        2 * len(found) > tried,
-        f"{len(found)} of {tried} right answers in the form that their prompt asks for earn next to nothing"
-        + (", and on one line they are paid" if 2 * on_one_line > len(found) else ""),
+        2 * len(unpaid) > tried,
+        f"{len(unpaid)} of {tried} right answers in the form that their prompt asks for earn next to nothing"
+        + (", and on one line they are paid" if 2 * on_one_line > len(unpaid) else ""),
         f"{tried} right answers in the form that their prompt asks for are paid{places}",
         "let the reward read what the prompt asks for (prompt.answer_in), or ask for what it reads; in a pattern "
         "of your own a point is a line break with re.DOTALL alone",
-        examples=found[:3],
+        examples=unpaid[:3],
     )
 
 

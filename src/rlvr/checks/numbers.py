@@ -175,12 +175,12 @@ def packed_alone(patient: Patient) -> Check:
     if patient.layout == "rows" and (why := unfit(patient.model.config)):
         return skip(f"the model has {why}: it is trained in single rows, slower")
     batch = patient.batch
-    other = int(batch.lengths.sub(batch.prompt_lengths).argmax())
+    longest = int(batch.lengths.sub(batch.prompt_lengths).argmax())
     ids = torch.where(
         batch.loss_mask, (batch.ids + 1) % int(patient.model.config.get_text_config().vocab_size), batch.ids
     )
-    changed = replace(batch, ids=torch.where(torch.arange(len(ids))[:, None] == other, ids, batch.ids))
-    rest = replace(batch, loss_mask=batch.loss_mask & (torch.arange(len(ids))[:, None] != other))
+    changed = replace(batch, ids=torch.where(torch.arange(len(ids))[:, None] == longest, ids, batch.ids))
+    rest = replace(batch, loss_mask=batch.loss_mask & (torch.arange(len(ids))[:, None] != longest))
     try:
         trainer = patient.trainer(layout="shared")
         before, after = (logprobs(trainer, one) for one in (batch, changed))
@@ -299,12 +299,12 @@ def weights_learn(patient: Patient) -> Check:
     # a new adapter's B is 0, so A has no gradient yet
     dead = sorted(n for n in wanted if n not in live and n.replace(".lora_A.", ".lora_B.") not in live)
     extra = sorted(n for n, p in patient.model.named_parameters() if p.requires_grad and n not in wanted and of_text(n))
-    found = [f"{len(dead)} never learn, first {dead[0]}"] if dead else []
-    found += [f"{len(extra)} more should be frozen, first {extra[0]}"] if extra else []
+    faults = [f"{len(dead)} never learn, first {dead[0]}"] if dead else []
+    faults += [f"{len(extra)} more should be frozen, first {extra[0]}"] if extra else []
     what = "adapter matrices" if adapters else "weight tensors"
     return verdict(
         bool(dead or extra),
-        f"of {len(wanted)} {what} {', and '.join(found)}",
+        f"of {len(wanted)} {what} {', and '.join(faults)}",
         f"all {len(wanted)} {what} get a gradient" + (", the model under them none" if adapters else ""),
         LEARNS if dead else "freeze the base model: requires_grad_(False) on everything that is no adapter",
         without_gradient=dead[:10],

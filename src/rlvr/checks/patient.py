@@ -243,8 +243,8 @@ class Patient:
     ) -> Trainer:
         """The run's trainer with other `settings`. With two passes over a batch it scores the old policy, and its loss
         is a function of the weights."""
-        own, policy = self.config.trainer.model_copy(update=settings), self.policy
-        run = replace(self.run, config=self.config.model_copy(update={"trainer": own}))
+        changed, policy = self.config.trainer.model_copy(update=settings), self.policy
+        run = replace(self.run, config=self.config.model_copy(update={"trainer": changed}))
         algorithm = self.config.algorithm.model_copy(update={"num_epochs": epochs, "num_minibatches": 1})
         if "values" in algorithm.columns():
             critic = value_head(self.model.config.get_text_config().hidden_size).to(self.model.device)
@@ -254,7 +254,7 @@ class Patient:
             max_completion_tokens=self.config.rollout.max_completion_tokens,
             temperature=self.config.rollout.temperature if temperature is None else temperature,
         )
-        packing = Packing(layout=layout or self.layout, max_tokens=cpu_tokens(own.microbatch_tokens))
+        packing = Packing(layout=layout or self.layout, max_tokens=cpu_tokens(changed.microbatch_tokens))
         answers = partial(all_gold_branches, self.task, self.chat)
         return make_trainer(run, policy, objective, packing, self.teachers, answers)
 
@@ -284,13 +284,13 @@ class Patient:
             ]
             return list(await asyncio.gather(*asked))
 
-        found, size = asyncio.run(sampled()), len(LENGTHS)
+        completions, size = asyncio.run(sampled()), len(LENGTHS)
         return tuple(
             Group(
                 example=example,
                 episodes=tuple(
                     as_episode(ids, one, index, self.config.reward.parts)
-                    for index, one in enumerate(found[n * size :][:size])
+                    for index, one in enumerate(completions[n * size :][:size])
                 ),
             )
             for n, (example, ids) in enumerate(prompts)

@@ -51,19 +51,19 @@ def _audit(patient: Patient) -> Audit:
 
 def wrong_earns_nothing(patient: Patient) -> Check:
     """Wrong answers and texts without one earn at most half of what the right answer does."""
-    found = form_alone(patient) or probed(patient)
-    if isinstance(found, Check):
-        return found
-    alarms = [row for row in found.alarms if row.kind != SLOW]
-    cause = next(iter(find_causes(found)), None)
-    tried = {row.kind for row in found.rows if row.group in ("edit", "exploit", "stability")}
+    audit = form_alone(patient) or probed(patient)
+    if isinstance(audit, Check):
+        return audit
+    alarms = [row for row in audit.alarms if row.kind != SLOW]
+    cause = next(iter(find_causes(audit)), None)
+    tried = {row.kind for row in audit.rows if row.group in ("edit", "exploit", "stability")}
     return verdict(
         bool(alarms),
         f"{_names(row.kind for row in alarms)} of {len(tried)} kinds of wrong texts are paid"
         + (f": {cause.says}" if cause else ""),
         f"{len(tried)} kinds of wrong texts earn at most half of what right answers do",
         f"{cause.remedy if cause else alarms[0].remedy if alarms else ''}; `rlvr audit` shows all",
-        examples=_shown([one for one in found.findings if one.kind in {row.kind for row in alarms}]),
+        examples=_shown([one for one in audit.findings if one.kind in {row.kind for row in alarms}]),
     )
 
 
@@ -73,20 +73,20 @@ def right_is_paid(patient: Patient) -> Check:
     A reward may want the gold's own spelling, as the prompt says, or take something for length: both are noted. Where
     spaces around the answer cost it, it fails.
     """
-    found = form_alone(patient) or probed(patient)
-    if isinstance(found, Check):
-        return skip(found.says)
+    audit = form_alone(patient) or probed(patient)
+    if isinstance(audit, Check):
+        return skip(audit.says)
     settings = patient.config.bundles.get(patient.task.name, patient.config)
     metric = verifiers(patient.task, settings)["metric"]
     examples = {example.messages[-1].content: example for example, _ in solved(patient, 4 * NUM_EXAMPLES)}
 
     async def taken() -> list[Finding]:
-        refused = [one for one in found.findings if (one.verifier, one.group) == ("reward", "rewrite")]
+        refused = [one for one in audit.findings if (one.verifier, one.group) == ("reward", "rewrite")]
         known = [(one, examples[one.question]) for one in refused if one.question in examples]
         return [one for one, example in known if (await metric(example, one.text)).value == 1.0]
 
     lost = asyncio.run(taken())
-    kinds = {row.kind: row for row in found.refused if row.kind in {one.kind for one in lost}}
+    kinds = {row.kind: row for row in audit.refused if row.kind in {one.kind for one in lost}}
     check = verdict(
         bool(lost),
         f"{_names(kinds)} ways to write right answers that the metric takes are not paid",
@@ -99,15 +99,15 @@ def right_is_paid(patient: Patient) -> Check:
 
 def reward_survives(patient: Patient) -> Check:
     """What models write is read or refused: a failed reward leaves its episode out of the loss."""
-    found = probed(patient)
-    if isinstance(found, Check):
-        return skip(found.says)
-    failed = [one for one in found.findings if one.score is None and (one.kind == SLOW or not _timed_out(one))]
+    audit = probed(patient)
+    if isinstance(audit, Check):
+        return skip(audit.says)
+    failed = [one for one in audit.findings if one.score is None and (one.kind == SLOW or not _timed_out(one))]
     return verdict(
         bool(failed),
         f"{failed[0].verifier if failed else ''} fails on {_names(one.kind for one in failed)}: "
         f"{failed[0].message if failed else ''}",
-        f"reward and metric read or refuse {len({row.kind for row in found.rows})} kinds of texts",
+        f"reward and metric read or refuse {len({row.kind for row in audit.rows})} kinds of texts",
         "return None for what cannot be read: such episodes are left out of the group and the loss",
         examples=_shown(failed),
     )

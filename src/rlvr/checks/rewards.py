@@ -246,13 +246,13 @@ def reward_forgets(patient: Patient) -> Check:
     changed = [gap for gap in again if abs(gap) > ROUNDING]
     lost = [gap for a, b in zip(firsts, later, strict=True) if abs(gap := b - a) > ROUNDING]
     steady = len(changed) <= 1  # else it may be chance: see reward_repeats
-    found = {
+    signs = {
         "a right answer earns another reward behind a wrong one": alike and _apart(firsts, after),
         "a completion earns another reward the second time": len(changed) >= FEWEST
         and len({gap > 0 for gap in changed}) == 1,
         "completions earn other rewards later": steady and len(lost) >= FEWEST,
     }
-    says = next((what for what, is_so in found.items() if is_so), "")
+    says = next((what for what, is_so in signs.items() if is_so), "")
     return verdict(
         bool(says),
         f"the reward remembers what it scored before: {says}",

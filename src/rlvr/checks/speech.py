@@ -16,24 +16,24 @@ def reply_to(said: Message) -> Message:
     return Message(role="user", content="And then?")
 
 
-def end_of_turn(chat: Chat, said: Message, text: str = "") -> tuple[int, ...]:
+def end_of_turn(chat: Chat, completion: Message, text: str = "") -> tuple[int, ...]:
     """The token that the template puts behind a completion, if it stops; else any that stops."""
-    if text and chat.tool_format.name == "words" and said.tool_calls:
+    if text and chat.tool_format.name == "words" and completion.tool_calls:
         return ()  # the end of the call is sampled as part of it
     if chat.template is None:
         return tuple(sorted(chat.stop_ids & chat.end_ids)[:1] or sorted(chat.stop_ids)[:1])
-    behind = chat.encode_reply([reply_to(said)], last_id=-1, said=said)[:1]
+    behind = chat.encode_reply([reply_to(completion)], last_id=-1, said=completion)[:1]
     return behind if set(behind) & chat.stop_ids else tuple(sorted(chat.stop_ids)[:1])
 
 
-def lead_of(template: Template | None, said: Message, written: str) -> str:
+def lead_of(template: Template | None, completion: Message, written: str) -> str:
     """What a model writes before its answer: the rest of the header (GPT-OSS), or the end of open reasoning."""
     if template is None:
         return ""
     if template.can.opened:
         return f"\n{template.marks.close.strip()}\n\n"
     prompt = template.render([QUESTION])
-    before, found, _ = (template.tried([QUESTION, said]) or "").partition(written)
+    before, found, _ = (template.tried([QUESTION, completion]) or "").partition(written)
     lead = before.removeprefix(prompt) if found and before.startswith(prompt) else ""
     return "" if template.marks.close.strip() in lead else lead
 
@@ -45,11 +45,11 @@ def completions_of(
     chat, tools = patient.chat, patient.task.env(example).tools
     completions = []
     for number, turn in enumerate(turns):
-        said = calling(turn, number)
-        if isinstance(said, str):
-            said = Message(role="assistant", content=said)
-        text = chat.tool_format.write(said.tool_calls, tools) if said.tool_calls else said.content
+        completion = calling(turn, number)
+        if isinstance(completion, str):
+            completion = Message(role="assistant", content=completion)
+        text = chat.tool_format.write(completion.tool_calls, tools) if completion.tool_calls else completion.content
         if thinks:
-            text = lead_of(chat.template, said, text) + text
-        completions.append((*patient.coder.encode(text), *end_of_turn(chat, said, text)))
+            text = lead_of(chat.template, completion, text) + text
+        completions.append((*patient.coder.encode(text), *end_of_turn(chat, completion, text)))
     return completions

@@ -3,7 +3,7 @@
 import torch
 
 from rlvr.checks.patient import Patient, logprobs, verdict
-from rlvr.config.checks import unusual_settings
+from rlvr.config.sections import unusual_settings
 from rlvr.records.checks import Check
 from rlvr.tracking.signals import SIGNALS
 
@@ -36,13 +36,13 @@ def step_is_sized(patient: Patient) -> Check:
 
 def settings_are_usual(patient: Patient) -> Check:
     """The run's values within the usual ranges of their settings."""
-    found = unusual_settings(patient.as_run.config)
+    unusual = unusual_settings(patient.as_run.config)
     return verdict(
-        bool(found),
-        "; ".join(map(str, found)),
+        bool(unusual),
+        "; ".join(map(str, unusual)),
         "the settings are within their usual ranges",
-        f"set {' '.join(f'{one.key}={one.default:g}' for one in found)}, their defaults",
-        values={one.key: one.value for one in found},
+        f"set {' '.join(f'{one.key}={one.default:g}' for one in unusual)}, their defaults",
+        values={one.key: one.value for one in unusual},
     )
 
 

@@ -50,14 +50,14 @@ def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) ->
     messages = [user("What is known?")]
     ids = chat.encode_prompt(messages, tools)
     for turn, text in enumerate(texts):
-        said = call_of(text) if calls else Message(role="assistant", content=text)
-        written = chat.tool_format.write(said.tool_calls, tools) if calls else text
-        lead = lead_of(of_patient(patient), said, written)
-        completion = (*patient.coder.encode(lead + written), *end_of_turn(chat, said, written))
+        sampled = call_of(text) if calls else Message(role="assistant", content=text)
+        written = chat.tool_format.write(sampled.tool_calls, tools) if calls else text
+        lead = lead_of(of_patient(patient), sampled, written)
+        completion = (*patient.coder.encode(lead + written), *end_of_turn(chat, sampled, written))
         parsed = chat.parse(completion, StopReason.STOP, tools)
         # a space that the template writes before every answer would be rendered twice
         messages.append(replace(parsed, content=parsed.content.removeprefix(lead)) if lead.isspace() else parsed)
-        reply = reply_to(messages[-1] if calls else said)
+        reply = reply_to(messages[-1] if calls else sampled)
         following = chat.next_prompt(ids, completion, messages, [reply], tools)
         whole = (*ids, *completion)
         messages.append(reply)
@@ -71,17 +71,17 @@ def _followed(patient: Patient, texts: Sequence[str], *, calls: bool = False) ->
 
 
 def _follows(patient: Patient, texts: Sequence[str], what: str, *, calls: bool = False) -> Check:
-    found = _followed(patient, texts, calls=calls)
-    bad = f"the template changes what was said before: {what}, turn {found and found['turn']}"
-    if found and not patient.several_turns:
-        return skip(f"{bad}; episodes of this task have one turn", **found)
+    change = _followed(patient, texts, calls=calls)
+    bad = f"the template changes what was said before: {what}, turn {change and change['turn']}"
+    if change and not patient.several_turns:
+        return skip(f"{bad}; episodes of this task have one turn", **change)
     return verdict(
-        bool(found),
+        bool(change),
         bad,
         f"each prompt extends the last one and is what the template renders: {what}",
         "edit chat_template.jinja so that earlier messages are rendered as they were; until then rlvr trains on what "
         "was sampled, but a server that renders the conversation shows the model another text",
-        **(found or {}),
+        **(change or {}),
     )
 
 
@@ -156,11 +156,11 @@ def opens_completion(patient: Patient) -> Check:
     template, asked = of_patient(patient), user("rlvr-question")
     bare, prompt = template.render([asked], header=False), template.render([asked])
     whole = template.tried([asked, Message(role="assistant", content=PLACE)], header=False) or ""
-    told, wanted = (_dense(text.partition(asked.content)[2]) for text in (prompt, whole.partition(PLACE)[0]))
+    shown, wanted = (_dense(text.partition(asked.content)[2]) for text in (prompt, whole.partition(PLACE)[0]))
     for mark in (template.marks.open, template.marks.close):  # reasoning may be open in one of them
-        told, wanted = told.replace(_dense(mark), ""), wanted.replace(_dense(mark), "")
-    header = told.removeprefix(_dense(bare.partition(asked.content)[2]))
-    missing = not header and told != wanted
+        shown, wanted = shown.replace(_dense(mark), ""), wanted.replace(_dense(mark), "")
+    header = shown.removeprefix(_dense(bare.partition(asked.content)[2]))
+    missing = not header and shown != wanted
     return verdict(
         bool(wanted) and (missing or header not in wanted),
         "the prompt does not end with the header of the assistant"
@@ -181,11 +181,11 @@ def tool_results(patient: Patient) -> Check:
     template = of_patient(patient)
     result = Message(role="tool", content=PLACE, name="look_up", call_id="call_0")
     text = template.tried([user("x"), call_of("y"), result], tools=[TOOL.schema]) or ""
-    before, found, _ = text.partition(PLACE)
+    before, shown, _ = text.partition(PLACE)
     asked = template.render([user("x")], tools=[TOOL.schema])
     header = asked.removeprefix(template.render([user("x")], header=False, tools=[TOOL.schema])).strip()
     twice = text.count(PLACE) > 1
-    wrong = not found or twice or (bool(header) and before.rstrip().endswith(header))
+    wrong = not shown or twice or (bool(header) and before.rstrip().endswith(header))
     as_user = "the template has no role for tools: a result is said by the user"
     if template.format.name != "words":
         as_user += ", in <tool_response>"
@@ -194,7 +194,7 @@ def tool_results(patient: Patient) -> Check:
         "a tool's result is rendered twice"
         if twice
         else "a tool's result is rendered as the assistant's own words"
-        if found
+        if shown
         else "a tool's result is not rendered",
         "a tool's result has a header of its own" if template.can.tool_role else as_user,
         "give messages of the role `tool` a header that is not the assistant's in chat_template.jinja",
@@ -224,18 +224,18 @@ def ends_turns(patient: Patient) -> Check:
     said = Message(role="assistant", content="Blue.")
     text = template.render([user("x"), said, user("y")])
     behind = patient.coder.encode(text.rpartition("Blue.")[2])[:1]
-    own = end_ids(patient.policy.tokenizer, patient.model)
+    ends = end_ids(patient.policy.tokenizer, patient.model)
     stops = bool(set(behind) & patient.chat.stop_ids)
-    names = {token: patient.chat.decode([token]) for token in sorted({*behind, *own})}
+    names = {token: patient.chat.decode([token]) for token in sorted({*behind, *ends})}
     return verdict(
-        not stops or not set(behind) & own,
+        not stops or not set(behind) & ends,
         f"the template ends an answer with {names.get(behind[0] if behind else -1)!r}, "
         + ("and neither tokenizer nor generation config name it as an end" if stops else "which is no end token"),
         f"the template ends an answer with {names.get(behind[0] if behind else -1)!r}, an end token of the model",
         "set eos_token_id in generation_config.json (a list may hold several) and eos_token of the tokenizer to the "
         "end of a turn; rlvr stops on every end token it finds, other samplers run on",
         template_end=list(behind),
-        model_ends=sorted(own),
+        model_ends=sorted(ends),
         tokens=names,
     )
 
@@ -250,11 +250,11 @@ class _Paid:
 def ids_are_kept(patient: Patient) -> Check:
     """Three turns with tools: the trained row has the sampled ids, and its mask is 1 on them alone."""
     chat, tools = patient.chat, [TOOL.schema]
-    said = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
-    written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in said]
+    messages = [call_of("the sky"), call_of("the rain"), Message(role="assistant", content="Blue  and wet.")]
+    written = [chat.tool_format.write(m.tool_calls, tools) if m.tool_calls else m.content for m in messages]
     completions = [
         (*patient.coder.encode(lead_of(chat.template, m, text) + text), *end_of_turn(chat, m, text))
-        for m, text in zip(said, written, strict=True)
+        for m, text in zip(messages, written, strict=True)
         if patient.reads(text)
     ]
     example = Example(id="doctor", messages=(user("What is known?"),), answer="")

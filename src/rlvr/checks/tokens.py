@@ -145,14 +145,14 @@ def stop_is_possible(patient: Patient) -> Check:
     rows = [patient.prompt(index)[1] for index in range(4)]
     for number, (_, turns) in enumerate(solved(patient, 4)):
         rows[number] += patient.coder.encode(turns[-1]) if isinstance(turns[-1], str) else ()
-    found = [next_token(patient, ids)[stops].sum().item() for ids in rows]
-    worst = max(found)
+    chances = [next_token(patient, ids)[stops].sum().item() for ids in rows]
+    worst = max(chances)
     return verdict(
         not worst > LEAST_PROBABILITY,
         f"a completion ends with probability {worst:.1g} at best: the stop token is never sampled",
         f"after right answers a completion ends with probability {worst:.2g} at best",
         "check the rows of the head that belong to the end tokens: after a resize of the vocabulary they are untrained",
-        probabilities=found,
+        probabilities=chances,
         stop_ids=sorted(patient.chat.stop_ids),
     )
 
@@ -228,11 +228,11 @@ def prompt_ends_whole(patient: Patient) -> Check:
     texts, apart = dict[str, str](), list[str]()
     for index in range(NUM_JOINED):
         example, ids = patient.prompt(index)
-        said = patient.task.answered(example.answer) if example.answer else None
+        answer = patient.task.answered(example.answer) if example.answer else None
         prompt = patient.chat.decode(ids)
-        if isinstance(said, str) and prompt[-1:] in (" ", "\t"):
-            texts[prompt] = said
-            apart += [prompt] if patient.coder.encode(prompt + said) != (*ids, *patient.coder.encode(said)) else []
+        if isinstance(answer, str) and prompt[-1:] in (" ", "\t"):
+            texts[prompt] = answer
+            apart += [prompt] if patient.coder.encode(prompt + answer) != (*ids, *patient.coder.encode(answer)) else []
     return verdict(
         2 * len(apart) > NUM_JOINED,
         f"prompts end with a space ({next(iter(apart), '')[-20:]!r}): in a text the next token would begin with it, "

@@ -103,22 +103,22 @@ def tools_inform(patient: Patient) -> Check:
     if not patient.reads(NOTHING):
         return skip("the tokenizer knows no other words than the task's")
     said = [_replies(patient, example, turns) for example, turns in golds]
-    one = {" ".join(replies) for replies in said if replies}
-    always = next(iter(one)) if len(one) == 1 and len({example.answer for example, _ in golds}) > 1 else None
-    told = [
+    kinds = {" ".join(replies) for replies in said if replies}
+    always = next(iter(kinds)) if len(kinds) == 1 and len({example.answer for example, _ in golds}) > 1 else None
+    leaked = [
         example.answer
         for example, turns in golds
         if (answer := str(example.answer))
         and (asked := _asked_for_nothing(turns)) != list(turns)
         and any(_names(reply, answer) for reply in _replies(patient, example, asked))
     ]
-    leaks = len(told) > MOST_TOLD * len(golds)
+    leaks = len(leaked) > MOST_TOLD * len(golds)
     return verdict(
         leaks or (always is not None and bool(SORRY.search(always))),
-        f"a tool tells the right answer whatever it is asked ({len(told)} of {len(golds)} calls that ask for nothing)"
+        f"a tool tells the right answer whatever it is asked ({len(leaked)} of {len(golds)} calls that ask for nothing)"
         if leaks
         else f"the calls of {len(golds)} right episodes all get the reply {(always or '')[:100]!r}",
-        f"the calls of {len(golds)} right episodes get {len(one)} different replies, and not the answer for nothing",
+        f"the calls of {len(golds)} right episodes get {len(kinds)} different replies, and not the answer for nothing",
         "let the tool answer its arguments alone: a model learns to call it with any"
         if leaks
         else "let the tool raise ToolError where it fails, and start the service behind it",
@@ -128,18 +128,18 @@ def tools_inform(patient: Patient) -> Check:
 
 def _replies(patient: Patient, example: Example, turns: Sequence[Any]) -> list[str]:
     """What tools say to these calls."""
-    env, said = patient.task.env(example), list[str]()
+    env, replies = patient.task.env(example), list[str]()
 
     async def play() -> None:
         await env.start()
         for text in completions_of(patient, example, turns):
             reply = await env.step(patient.chat.parse(text, StopReason.STOP, env.tools))
-            said.extend(message.content for message in reply.messages if message.role == "tool")
+            replies.extend(message.content for message in reply.messages if message.role == "tool")
             if reply.done:
                 return
 
     asyncio.run(play())
-    return said
+    return replies
 
 
 def _asked_for_nothing(turns: Sequence[Any]) -> list[Any]:

@@ -27,7 +27,7 @@ def dtypes(patient: Patient) -> Check:
     half = half_dtype(config.trainer.precision, policy.model)
     trained = {str(p.dtype).removeprefix("torch.") for p in policy.parameters()}
     sampled = config.engine.sampling_dtype(policy, config) if config.engine.in_process else "the server's"
-    found = {
+    names = {
         "weights": str(policy.dtype).removeprefix("torch."),
         "trained": sorted(trained),
         "products": "float32" if half is None else str(half).removeprefix("torch."),
@@ -36,9 +36,9 @@ def dtypes(patient: Patient) -> Check:
     return verdict(
         trained != {"float32"},
         f"trained weights are {', '.join(sorted(trained)) or 'none'}: a step of 1e-6 would be rounded away",
-        f"trained weights are float32, products {found['products']}, sampling in {found['sampled_with']}",
+        f"trained weights are float32, products {names['products']}, sampling in {names['sampled_with']}",
         "set model.dtype=float32, or train adapters",
-        **found,
+        **names,
     )
 
 

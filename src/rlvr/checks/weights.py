@@ -19,24 +19,24 @@ NO_CHOICE = 1e-4  # nats of a whole completion
 
 def weights_loaded(patient: Patient) -> Check:
     """Every tensor of the model is in its files, and every layer of the files in the model."""
-    report, own = patient.policy.load_report, dict(patient.model.named_parameters())
+    report, parameters = patient.policy.load_report, dict(patient.model.named_parameters())
     names = {key: sorted(map(_name, report.get(key, ()))) for key in KEYS}
     # a critic's head or a drafting layer may be left over; what looks like a layer of this model was meant to be one
-    ends = {_any_number(name).rpartition(".layers.")[2] for name in own}
+    ends = {_any_number(name).rpartition(".layers.")[2] for name in parameters}
     odd = [name for name in names["unexpected_keys"] if _any_number(name).rpartition(".layers.")[2] in ends]
     heads = [patient.model.get_input_embeddings(), patient.model.get_output_embeddings()]
     tied = bool(getattr(patient.model.config.get_text_config(), "tie_word_embeddings", False))
     untied = tied and None not in heads and heads[0].weight is not heads[1].weight and patient.policy.adapters is None
-    found = [f"{len(names['missing_keys'])} are not in its files, and random"] if names["missing_keys"] else []
-    found += [f"{len(names['mismatched_keys'])} have another shape there"] if names["mismatched_keys"] else []
-    found += [f"{len(odd)} of its files have no place in it"] if odd else []
-    found += ["the head is not the embedding, though config.json ties them"] if untied else []
+    faults = [f"{len(names['missing_keys'])} are not in its files, and random"] if names["missing_keys"] else []
+    faults += [f"{len(names['mismatched_keys'])} have another shape there"] if names["mismatched_keys"] else []
+    faults += [f"{len(odd)} of its files have no place in it"] if odd else []
+    faults += ["the head is not the embedding, though config.json ties them"] if untied else []
     total = sum(1 for _ in patient.model.named_parameters(remove_duplicate=False))  # a tied head may be missing, too
     first = next(iter([*names["missing_keys"], *names["mismatched_keys"], *odd]), "")
     return verdict(
-        bool(found),
-        f"of {total} weight tensors {', '.join(found)}" + (f"; first {first}" if first else ""),
-        f"the model's files hold each of {len(own)} weight tensors"
+        bool(faults),
+        f"of {total} weight tensors {', '.join(faults)}" + (f"; first {first}" if first else ""),
+        f"the model's files hold each of {len(parameters)} weight tensors"
         + (f", and {len(names['unexpected_keys'])} more" if names["unexpected_keys"] else ""),
         "the files were written for another config.json (num_hidden_layers, tie_word_embeddings, architectures), under "
         "other names (a wrapper's prefix), or are not complete: save the model again with save_pretrained",
@@ -83,12 +83,12 @@ def weights_alive(patient: Patient) -> Check:
 def _alike_tokens(patient: Patient) -> tuple[int, str]:
     """The most tokens that share a row, and of which matrix. Rows beyond the tokenizer are often alike."""
     known = torch.tensor(sorted(set(patient.policy.tokenizer.get_vocab().values())))
-    found = []
+    counts = []
     for name, weight in _tables(patient):
         sums = weight.cpu().sum(1, dtype=torch.float64)  # equal rows have equal sums; MPS has no float64
         sums = sums[known[known < len(weight)]]
-        found.append((int(sums.unique(return_counts=True)[1].max()), name))
-    return max(found, default=(1, ""))
+        counts.append((int(sums.unique(return_counts=True)[1].max()), name))
+    return max(counts, default=(1, ""))
 
 
 @torch.no_grad()
@@ -123,18 +123,18 @@ def template_is_trained(patient: Patient) -> Check:
     asked = Message(role="user", content="x")
     used = set(patient.coder.encode(template.render([asked, Message(role="assistant", content="y"), asked])))
     special = sorted(used & set(cast(Any, tokenizer).added_tokens_decoder))
-    found = list[tuple[str, list[int]]]()
+    untrained = list[tuple[str, list[int]]]()
     for name, table in _tables(patient):
         rows = table[[token for token in special if token < len(table)]].float().cpu()
         middle = float(torch.linalg.vector_norm(table, dim=1, dtype=torch.float32).median())
         apart = torch.cdist(rows, rows).fill_diagonal_(float("inf")) < UNTRAINED * middle
         raw = apart.any(1) | (torch.linalg.vector_norm(rows, dim=1) < UNTRAINED * middle)
         if middle > 0 and raw.any():
-            found.append((name, [token for token, bad in zip(special, raw.tolist(), strict=False) if bad]))
-    name, tokens = next(iter(found), ("embedding", []))
+            untrained.append((name, [token for token, bad in zip(special, raw.tolist(), strict=False) if bad]))
+    name, tokens = next(iter(untrained), ("embedding", []))
     names = [patient.chat.decode([token]) for token in tokens]
     return verdict(
-        bool(found),
+        bool(untrained),
         f"the template's {', '.join(map(repr, names))} have equal rows of the {name}, or zeros: nothing trained them",
         f"{len(special)} special tokens of the template have rows of their own",
         "take the model that the template belongs to, or one whose tokens this model was trained with: a base model "

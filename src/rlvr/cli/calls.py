@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import Config
-from rlvr.config.checks import check_resumes
 from rlvr.config.compose import DATA_CONFIG, DEFAULT_CONFIG, load_config, load_task_config
 from rlvr.config.config import SECTIONS
+from rlvr.config.sections import check_resumes
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.records.files import write_atomically, writing
@@ -174,13 +174,13 @@ def _on_rows(call: Call, root: Path, own: Config) -> Config:
         return _only(config, task=config.task.model_copy(update={"eval_path": call.data}))
     metric = {"task.metric": own.task.metric} if isinstance(own.task, MetricSettings) else {}
     rows = Call(data=call.data, eval_data=call.data, values=metric | of_task)
-    other = load_config(rows.lines(), config_name=DATA_CONFIG)
+    on_rows = load_config(rows.lines(), config_name=DATA_CONFIG)
     rest = {key: value for key, value in call.values.items() if key not in of_task}
     config = _of_run(root, Call(reward=call.reward, values=rest), own)
     if own.task.writes_prompts:
-        return _only(config, task=other.task, reward=other.reward, prompt=other.prompt)
+        return _only(config, task=on_rows.task, reward=on_rows.reward, prompt=on_rows.prompt)
     needs_more = any(part.needs_metadata for part in config.reward.parts.values())  # than an answer
-    return _only(config, task=other.task, reward=other.reward if needs_more else config.reward)
+    return _only(config, task=on_rows.task, reward=on_rows.reward if needs_more else config.reward)
 
 
 def _of_run(root: Path, call: Call, own: Config) -> Config:

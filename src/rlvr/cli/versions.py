@@ -19,27 +19,27 @@ DAY_S = 24 * 3600
 
 def note_untested_versions() -> None:
     """Print one line on stderr, at most once a day, if a library is outside of its tested range. Never an error."""
-    if not (found := ", ".join(untested_versions())):
+    if not (untested := ", ".join(untested_versions())):
         return
     with suppress(OSError, UserError):  # without a cache the note is printed every time
-        stamp = cache_folder() / "untested" / hashlib.sha256(found.encode()).hexdigest()[:16]
+        stamp = cache_folder() / "untested" / hashlib.sha256(untested.encode()).hexdigest()[:16]
         if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY_S:
             return
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.touch()
-    print(f"note: rlvr {__version__} was not tested with {found}", file=sys.stderr)
+    print(f"note: rlvr {__version__} was not tested with {untested}", file=sys.stderr)
 
 
 def untested_versions() -> list[str]:
     """Such as `transformers 5.25.0 (tested: <5.25,>=5.17)`: the ranges are those of the installed rlvr."""
-    found = []
+    untested = []
     with suppress(PackageNotFoundError):  # a source tree on the path, not installed
         for requirement in requires("rlvr") or ():
             if parts := re.match(rf"({'|'.join(INTERNALS)})([<>=][^;\s]*)", requirement):
                 name, bounds = parts.groups()
                 if not _is_tested(installed := version(name) or "?", bounds):  # None: damaged metadata
-                    found.append(f"{name} {installed} (tested: {bounds})")
-    return found
+                    untested.append(f"{name} {installed} (tested: {bounds})")
+    return untested
 
 
 def _is_tested(installed: str, bounds: str) -> bool:

@@ -25,12 +25,12 @@ from pydantic.fields import FieldInfo
 from yaml import YAMLError
 
 from rlvr import imports, registry
-from rlvr.config import checks, hydra, messages
+from rlvr.config import hydra, messages, sections
 from rlvr.config.config import CHOICES, Config, all_keys, inner, owners
 from rlvr.config.overrides import (
     FOLLOWS_TASK,
     GROUPS,
-    Source,
+    ConfigSource,
     UserKeys,
     added,
     check_overrides,
@@ -65,7 +65,7 @@ def load_config(
         if not Path(config_dir).is_dir():
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
         imports.look_in(config_dir)
-    source = Source(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
+    source = ConfigSource(name=config_name.removesuffix(".yaml"), folder=config_dir, option=option)
     if source.name not in source.configs:
         hint = suggestion(source.name, source.configs)
         raise ConfigError(f"{option} {source.name}: there is no such configuration; {hint}")
@@ -76,7 +76,7 @@ def load_config(
     if values.get("debug") is True:
         _shrink(values, fields, explicit.beside_debug)
     inside = _expand(values, fields, source)
-    config = checks.checked(read_values(values), replace(explicit, line=explicit.line | inside))
+    config = sections.checked(read_values(values), replace(explicit, line=explicit.line | inside))
     config.note(notes)
     return config
 
@@ -87,7 +87,7 @@ def load_task_config(
     """The configuration `name`, that of a run folder, or the GSM8K configuration with task `name`."""
     if (Path(name) / "config.yaml").is_file():
         return load_config([*overrides, NO_TRACKER], config_name="config", config_dir=name, option=option)
-    source = Source(name=name, folder=config_dir, option=option)
+    source = ConfigSource(name=name, folder=config_dir, option=option)
     if name not in source.configs and (":" in name or name in source.options("task")):
         overrides, name = [f"task={name}", *overrides], DATA_CONFIG
     return load_config(overrides, config_name=name, config_dir=config_dir, option=option)
@@ -116,7 +116,7 @@ def _plain_values(composed: Any, *, resolve: bool = True) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- composing
 
 
-def _offer(source: Source, config_name: str | None, lines: Sequence[str]) -> None:
+def _offer(source: ConfigSource, config_name: str | None, lines: Sequence[str]) -> None:
     """Store a choice for each registered component, and each `module:Class` in lines or files; a task's with what
     follows from it if they name the task: importing the others would take time."""
     choices = [(group, name) for group in GROUPS for name in registry.names(group)]
@@ -137,7 +137,7 @@ def _offer_name(group: str, name: str) -> None:
     _store(group, name, {"name": name})
 
 
-def _offer_task(name: str, task: Any, source: Source) -> None:
+def _offer_task(name: str, task: Any, source: ConfigSource) -> None:
     reward, prompt = task.reward, task.prompt
     for group, value in (("reward", reward), ("prompt", prompt)):
         known = isinstance(value, Mapping) or ":" in str(value) or value in source.options(group)
@@ -157,7 +157,7 @@ def _store(group: str, name: str, node: dict[str, Any]) -> None:
     ConfigStore.instance().store(group=group, name=name, node=node, provider="rlvr")
 
 
-def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+def _hydra(source: ConfigSource, config_name: str | None, lines: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
     """Hydra's composition, and the choice of each group."""
     _offer(source, config_name, lines)
     folders = sorted(source.folders, key=lambda one: not (one / f"{config_name}.yaml").is_file())
@@ -172,18 +172,20 @@ def _hydra(source: Source, config_name: str | None, lines: Sequence[str]) -> tup
     return composed, {group: str(name) for group, name in choices.items() if group in CHOICES}
 
 
-def _compose(source: Source, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
+def _compose(source: ConfigSource, parsed: Sequence[Override], explicit: UserKeys) -> tuple[dict[str, Any], list[str]]:
     """The composed and resolved values, not yet validated, with notes on dropped values."""
     lines = [added(override, source) for override in parsed]
-    composed, chosen, found = _followed(source, source.name, lines, explicit.chosen | source.choices(own=True).keys())
+    composed, chosen, recognized = _followed(
+        source, source.name, lines, explicit.chosen | source.choices(own=True).keys()
+    )
     if source.folder is not None and "task" in explicit.chosen:
-        _check_pinned(chosen, explicit.chosen, found, source)
+        _check_pinned(chosen, explicit.chosen, recognized, source)
     notes = _leave_out_replaced(composed, chosen, explicit, source)
-    return _resolved(composed, found), notes
+    return _resolved(composed, recognized), notes
 
 
 def _followed(
-    source: Source, name: str | None, lines: Sequence[str], given: Collection[str]
+    source: ConfigSource, name: str | None, lines: Sequence[str], given: Collection[str]
 ) -> tuple[DictConfig, dict[str, str], Mapping[str, str | None]]:
     """As `_hydra`, and what `recognize` finds. Reward and prompt follow that, or a user's file, if not `given`."""
     composed, chosen = _hydra(source, name, lines)
@@ -196,19 +198,21 @@ def _followed(
         elif new:
             more.append(f"+{group}={getattr(registry.find('task', str(composed.task.name)), group)}")
     task = _plain_values(composed.task, resolve=False) if "task" in chosen else {}
-    found = registry.find("task", task["name"]).recognize(task) if task else {}
+    recognized = registry.find("task", task["name"]).recognize(task) if task else {}
     for group in FOLLOWS_TASK:
-        if group in found and group not in given:
+        if group in recognized and group not in given:
             more = [one for one in more if not one.startswith(f"+{group}=")]
-            more.append(f"{'' if group in chosen else '+'}{group}={found[group]}")
-    return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), found
+            more.append(f"{'' if group in chosen else '+'}{group}={recognized[group]}")
+    return *(_hydra(source, name, [*lines, *more]) if more else (composed, chosen)), recognized
 
 
-def _check_pinned(chosen: Mapping[str, str], given: Collection[str], found: Mapping[str, Any], source: Source) -> None:
+def _check_pinned(
+    chosen: Mapping[str, str], given: Collection[str], recognized: Mapping[str, Any], source: ConfigSource
+) -> None:
     """ConfigError for a reward or prompt that a file pins for another task."""
     task = chosen["task"]
     for group in FOLLOWS_TASK if task in registry.names("task") else ():
-        follows = found.get(group, getattr(registry.find("task", task), group))
+        follows = recognized.get(group, getattr(registry.find("task", task), group))
         if group not in given and isinstance(follows, str) and chosen.get(group) != follows:
             raise ConfigError(
                 f"task={task}: goes with {group}={follows}, and {source.name}.yaml chooses "
@@ -217,7 +221,7 @@ def _check_pinned(chosen: Mapping[str, str], given: Collection[str], found: Mapp
 
 
 def _leave_out_replaced(
-    composed: DictConfig, chosen: Mapping[str, str], explicit: UserKeys, source: Source
+    composed: DictConfig, chosen: Mapping[str, str], explicit: UserKeys, source: ConfigSource
 ) -> list[str]:
     """Drop values for replaced choices: `--config-name gsm8k model=scratch_bpe` drops the preset's model values.
 
@@ -256,7 +260,7 @@ def _is_of_another(leaf: str, choice: str, fresh: DictConfig, explicit: UserKeys
     return bool(have) and choice in registry.names(group) and f"{group}={choice}" not in have
 
 
-def _compose_bundle(lines: Sequence[str], source: Source) -> Mapping[str, Any]:
+def _compose_bundle(lines: Sequence[str], source: ConfigSource) -> Mapping[str, Any]:
     """The values of a task with its reward and prompt, from the same folders as the configuration."""
     parsed = check_overrides(parse_overrides(lines), source)
     choices = [f"+{one.input_line}" if one.key_or_group == "task" else added(one, source) for one in parsed]
@@ -274,10 +278,10 @@ def _resolved(composed: DictConfig, found: Mapping[str, str | None]) -> dict[str
     defaults = _defaults(Config) | {group: _defaults(settings) for group, settings in chosen.items()}
     for missing in sorted(key for key, value in leaf_values(values) if value == "???"):
         raise ConfigError(f"{missing}: has no default; say {missing}=...")
-    whole, sections = overlaid(defaults, values), _with_interpolations(values)
-    escaped = overlaid(literal({key: value for key, value in defaults.items() if key in sections}), values)
+    whole, interpolated = overlaid(defaults, values), _with_interpolations(values)
+    escaped = overlaid(literal({key: value for key, value in defaults.items() if key in interpolated}), values)
     try:
-        return whole | _plain_values(OmegaConf.create({key: escaped[key] for key in escaped if key in sections}))
+        return whole | _plain_values(OmegaConf.create({key: escaped[key] for key in escaped if key in interpolated}))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {' '.join(str(error.msg or error).split())}.") from None
 
@@ -335,7 +339,7 @@ def read_values(values: dict[str, Any]) -> Config:
 PARTS = ("task", *FOLLOWS_TASK)
 
 
-def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Source) -> frozenset[str]:
+def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: ConfigSource) -> frozenset[str]:
     """Expand each field that names tasks, in place; returns the keys that the user's `set` lists give.
 
     [finqa]                                          -> {finqa: {task: ..., reward: ..., prompt: ...}}
@@ -362,7 +366,7 @@ def _expand(values: dict[str, Any], fields: Mapping[str, FieldInfo], source: Sou
     return frozenset(explicit)
 
 
-def _entry(key: str, name: str, entry: Any, source: Source, weighted: bool) -> tuple[dict[str, Any], list[str]]:
+def _entry(key: str, name: str, entry: Any, source: ConfigSource, weighted: bool) -> tuple[dict[str, Any], list[str]]:
     """Task, reward and prompt of an entry in full, and its `set`."""
     if isinstance(entry, dict) and isinstance(entry.get("task"), dict):
         return entry, []  # already resolved

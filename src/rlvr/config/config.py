@@ -109,24 +109,24 @@ def inner(annotation: Any) -> tuple[type[Settings] | None, bool]:
 def keys(settings: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """`("trainer.max_steps", FieldInfo(...))` for each value of a class; nested components and tasks are values."""
     for name, field in settings.model_fields.items():
-        found, is_mapping = inner(field.annotation)
+        kind, is_mapping = inner(field.annotation)
         path = f"{prefix}{name}"
         if name == settings.flat_field:
             for label, tracker in registry.every("tracker").items():
                 yield from keys(tracker, f"{prefix}{label}.")
-        elif found is None or issubclass(found, (Component, TaskBundle)):
+        elif kind is None or issubclass(kind, (Component, TaskBundle)):
             yield path, field
         else:
-            yield from keys(found, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
+            yield from keys(kind, f"{path}.{ANY_NAME}." if is_mapping else f"{path}.")
 
 
 def all_keys(chosen: Mapping[str, str]) -> dict[str, FieldInfo]:
     """Every key of a run with these choices: `{"algorithm": "ppo", ...}`."""
-    found: dict[str, FieldInfo] = {}
+    fields: dict[str, FieldInfo] = {}
     for name, field in Config.model_fields.items():
         section = registry.find(name, chosen[name]) if name in chosen else inner(field.annotation)[0]
-        found |= {name: field} if section is None else dict(keys(section, f"{name}."))
-    return found
+        fields |= {name: field} if section is None else dict(keys(section, f"{name}."))
+    return fields
 
 
 def owners(key: str) -> list[str]:

@@ -30,12 +30,12 @@ def composed(
     path = _search_path(str(folder.resolve()) for folder in folders)
     loader, files = ConfigLoaderImpl(path), _Files(path)
     defaults = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
-    found = loader._compose_config_from_defaults_list(defaults.defaults, files)
-    OmegaConf.set_struct(found, True)  # an override without ++ must name a known key
-    loader._apply_overrides_to_config(defaults.config_overrides, found)
-    OmegaConf.set_struct(found, False)
-    found.pop("hydra", None)
-    return found, defaults.overrides.known_choices
+    config = loader._compose_config_from_defaults_list(defaults.defaults, files)
+    OmegaConf.set_struct(config, True)  # an override without ++ must name a known key
+    loader._apply_overrides_to_config(defaults.config_overrides, config)
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra", None)
+    return config, defaults.overrides.known_choices
 
 
 class _Files(ConfigRepository):

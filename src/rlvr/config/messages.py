@@ -18,7 +18,7 @@ from rlvr.printable import cut
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spelling:
+class ForeignKey:
     """A foreign key: `theirs` is a last component or a dotted key, `ours` are rlvr's keys, `note` says how they
     differ."""
 
@@ -37,20 +37,20 @@ class Spelling:
 
 
 @cache
-def spellings() -> tuple[Spelling, ...]:
+def spellings() -> tuple[ForeignKey, ...]:
     """All spellings in table order (`# ` starts a project); specific ones first."""
-    found, project = [], ""
+    keys, project = [], ""
     for line in (Path(__file__).parent / "spellings.tsv").read_text(encoding="utf-8").splitlines():
         theirs, ours, note = [*line.split("\t"), "", ""][:3]
         if line.startswith("#"):
             project = line.removeprefix("# ")
         else:
             one = {"theirs": theirs.rstrip("*"), "ours": tuple(ours.split()), "inside": theirs.endswith("*")}
-            found.append(Spelling(project=project, note=note, **one))
-    return tuple(found)
+            keys.append(ForeignKey(project=project, note=note, **one))
+    return tuple(keys)
 
 
-def find_spelling(key: str) -> Spelling | None:
+def find_spelling(key: str) -> ForeignKey | None:
     """The entry for a whole foreign key, its last component, or its parent."""
     table = {one.theirs: one for one in reversed(spellings())}
     parts = key.split(".")
@@ -83,10 +83,10 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
         elif error["type"] == "no_component":
             yield f"{path}.{context['sentence']}"
         elif error["type"] == "wrong":
-            for one in alike:
-                key, values = one["ctx"]["key"], one["input"]
+            for problem in alike:
+                key, values = problem["ctx"]["key"], problem["input"]
                 found = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
-                yield f"{path}{'.' if path else ''}{key}={as_written(found)}: {one['ctx']['remedy']}."
+                yield f"{path}{'.' if path else ''}{key}={as_written(found)}: {problem['ctx']['remedy']}."
         elif error["type"] == "extra_forbidden":
             near = nearest(str(error["loc"][0]), settings.model_fields) if len(error["loc"]) == 1 else None
             while isinstance(value, Mapping) and value:  # an unknown section: `train.weight_decay`
@@ -97,7 +97,7 @@ def _sentences(errors: Sequence[Any], settings: type[Any], prefix: str, chosen: 
             yield f"{path}: has no default; say {path}=..."
         elif error["type"] == "no_choice":
             yield _no_choice(path, value, **context)
-        elif error["type"] != "too_short" or not any(one["loc"][:-1] == error["loc"] for one in errors):
+        elif error["type"] != "too_short" or not any(problem["loc"][:-1] == error["loc"] for problem in errors):
             # for a list with wrong items, pydantic counts only the right ones
             field = _located(error["loc"], settings, prefix)[1]
             meaning = f" ({field.description})" if field is not None and field.description else ""

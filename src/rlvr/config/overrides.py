@@ -31,7 +31,7 @@ CONF = Path(__file__).parents[1] / "conf"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ConfigSource:
     """A configuration by name, from a user folder or ours; `option` names it in errors."""
 
     name: str
@@ -86,11 +86,11 @@ class Source:
 
     def own_values(self) -> dict[str, tuple[Any, str]]:
         """Dotted keys of the user's files of this configuration, each with its value and file."""
-        said = {}
+        chosen = {}
         for group, values, file in self.files(self.name):
             own = {key: value for key, value in values.items() if key != "defaults"} if file else {}
-            said |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
-        return said
+            chosen |= {key: (value, file) for key, value in leaf_values(own, group)} if own else {}
+        return chosen
 
 
 def included_files(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -138,7 +138,7 @@ def is_choice(override: Override) -> bool:
     return (key in CHOICES or "/" in key) and not (override.is_delete() or isinstance(override.value(), dict))
 
 
-def added(override: Override, source: Source) -> str:
+def added(override: Override, source: ConfigSource) -> str:
     """Force the override in, known key or not: the settings classes check keys."""
     line = override.input_line or ""
     if line.startswith("sampler="):  # it has a default, so that a file's list of choices may leave it out
@@ -158,7 +158,7 @@ class UserKeys:
     beside_debug: frozenset[str]  # keys set in the same place as debug=true
 
     @classmethod
-    def of(cls, parsed: Sequence[Override], source: Source) -> UserKeys:
+    def of(cls, parsed: Sequence[Override], source: ConfigSource) -> UserKeys:
         """Collect the keys of overrides and of the user's files."""
         values = {one.key_or_group: None if one.is_delete() else one.value() for one in parsed if not is_choice(one)}
         line = frozenset(key for name, value in values.items() for key, _ in leaf_values(value, name))
@@ -221,7 +221,7 @@ def _unreadable(line: str, error: HydraException) -> str:
     return f"{line}: Hydra cannot read this value ({str(error).splitlines()[0]}); {hint}."
 
 
-def check_overrides(parsed: list[Override], source: Source) -> list[Override]:
+def check_overrides(parsed: list[Override], source: ConfigSource) -> list[Override]:
     """Return the overrides. ConfigError for those that Hydra rejects with a long message, or silently accepts."""
     seen: dict[str, str] = {}
     for override in parsed:
@@ -266,7 +266,7 @@ def _check_choice(group: str, value: object, options: list[str]) -> None:
         raise ConfigError(f"{group}={messages.as_written(value)}: there is no such {group}; {hint}")
 
 
-def explained(error: Exception, source: Source, lines: Sequence[str]) -> str:
+def explained(error: Exception, source: ConfigSource, lines: Sequence[str]) -> str:
     """The message for a group choice on a resolved configuration, or for a broken file."""
     place = f"{source.option} {source.name}"
     for line in lines:

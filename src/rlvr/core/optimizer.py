@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
 
 from rlvr.core.muon import Muon
 from rlvr.core.policy import Policy
-from rlvr.core.settings import TrainerSettings
+from rlvr.core.settings import Schedule, TrainerSettings
 
 
 def learning_rate(
-    step: int, *, peak: float, warmup_steps: int, final_share: float, schedule: str, max_steps: int
+    step: int, *, peak: float, warmup_steps: int, final_share: float, schedule: Schedule, max_steps: int
 ) -> float:
     """Learning rate of update `step` (0-based): linear warm-up, then constant, linear or cosine to final_share x peak.
 
@@ -21,10 +21,16 @@ def learning_rate(
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
-    if schedule == "constant":
-        return peak
     progress = min(1.0, (step - warmup_steps) / max(1, max_steps - 1 - warmup_steps))
-    fraction = 1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    match schedule:
+        case "constant":
+            return peak
+        case "linear":
+            fraction = 1 - progress
+        case "cosine":
+            fraction = (1 + math.cos(math.pi * progress)) / 2
+        case _:
+            assert_never(schedule)
     return peak * (final_share + (1 - final_share) * fraction)
 
 
@@ -37,6 +43,8 @@ def make_optimizer(policy: Policy, settings: TrainerSettings) -> torch.optim.Ada
         case "muon":
             matrices, others = hidden_matrices(policy)
             return Muon(matrices, groups_of(others, 0.0), betas=betas, weight_decay=decay)
+        case _:
+            assert_never(settings.optimizer)
 
 
 def adamw(parameters: Iterable[nn.Parameter], beta1: float, beta2: float, weight_decay: float) -> torch.optim.AdamW:

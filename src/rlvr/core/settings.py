@@ -21,6 +21,7 @@ from rlvr.settings import (
 from rlvr.types import SamplingParams
 
 T = TypeVar("T")
+Schedule = Literal["constant", "linear", "cosine"]
 
 LIKELIEST = "mostly the likeliest token alone is left"
 
@@ -126,7 +127,7 @@ class TrainerSettings(Settings):
         "peak learning rate; auto, for AdamW: 1e-6 for a pretrained model, 1e-5 for its adapters, 4e-4 for a model "
         "made from scratch",
     )
-    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "learning rate after the warm-up")
+    schedule: Schedule = setting("constant", "learning rate after the warm-up")
     warmup_steps: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = setting(
         10, "steps of linear warm-up; a number below 1 is a share of max_steps", debug=0
     )

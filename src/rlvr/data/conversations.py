@@ -80,12 +80,12 @@ class _Message(BaseModel, extra="allow"):
 
 def messages_in(value: Any) -> Any:
     """The messages of a value, which may be their JSON; any other value as it is."""
-    found = value
+    messages = value
     if isinstance(value, str) and value.lstrip().startswith("["):
         with suppress(ValueError, RecursionError):
-            found = json.loads(value)
-    is_chat = isinstance(found, list) and all(isinstance(m, dict) and m.keys() & {"role", "from"} for m in found)
-    return found if found and is_chat else value
+            messages = json.loads(value)
+    is_chat = isinstance(messages, list) and all(isinstance(m, dict) and m.keys() & {"role", "from"} for m in messages)
+    return messages if messages and is_chat else value
 
 
 def is_conversation(row: Row, field: str) -> bool:
@@ -149,22 +149,22 @@ def reasoning_of(message: BaseModel) -> tuple[str | None, dict[str, Any]]:
 
 
 def _messages(row: Row, given: list[_Message], tools: Sequence[ToolSchema] = ()) -> Iterator[Message]:
-    for number, one in enumerate(given):
+    for number, message in enumerate(given):
         calls = tuple(
             ToolCall(
                 id=call.id or f"call_{number}_{place}",
                 name=call.function.name,
                 arguments=_arguments(row, call.function, tools),
             )
-            for place, call in enumerate(one.tool_calls or ())
+            for place, call in enumerate(message.tool_calls or ())
         )
-        reasoning, unread = reasoning_of(one)
+        reasoning, unread = reasoning_of(message)
         yield Message(
-            role=one.role,
-            content=one.content or "",
+            role=message.role,
+            content=message.content or "",
             tool_calls=calls,
-            name=one.name,
-            call_id=one.tool_call_id,
+            name=message.name,
+            call_id=message.tool_call_id,
             reasoning=reasoning,
             unread=unread,
         )

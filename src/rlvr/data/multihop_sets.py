@@ -178,15 +178,15 @@ class Library:
 
         `{("Lyon", "Lyon is ..."): "3"}` -> `(Document(id="m17", ...),)` and `{"m17": "3"}`.
         """
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         support: dict[str, str] = {}
         for key, name in wanted.items():
             for place in self._by_key.get(hash(key), ()):
                 document = self._documents[place]
                 if self.key(document) == key:
-                    found[document.id], support[document.id] = document, name
+                    documents[document.id], support[document.id] = document, name
         is_whole = not self.is_known or len(set(support.values())) == len(wanted)
-        return (tuple(found.values()), support) if is_whole else None
+        return (tuple(documents.values()), support) if is_whole else None
 
 
 # ------------------------------------------------------------------------------------------------------- made questions

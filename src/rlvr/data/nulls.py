@@ -56,14 +56,14 @@ def allowed(
 
 def _forms(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The schema, its alternatives and what they refer to."""
-    found = [schema]
-    for form in found:
+    forms = [schema]
+    for form in forms:
         name = str(form.get("$ref") or "").rpartition("/")[2]
         referred = _mapping(root.get("$defs") or root.get("definitions")).get(name)
         choices = (form.get(key) for key in _CHOICES)
         inner = [referred, *(one for some in choices if isinstance(some, list) for one in some)]
-        found += [one for one in inner if isinstance(one, Mapping) and one not in found]
-    return found
+        forms += [one for one in inner if isinstance(one, Mapping) and one not in forms]
+    return forms
 
 
 def _mapping(schema: Any) -> Mapping[str, Any]:

@@ -59,16 +59,16 @@ class Split:
             if file is not None:
                 return list(islice(read_file(file), most))
             with quiet(), tempfile.TemporaryDirectory() as cache:
-                found = _saved(folder, self.name) if is_saved(folder) else self._load(str(folder), cache)
-                return self._rows(found, str(folder), fields, most)
+                saved = _saved(folder, self.name) if is_saved(folder) else self._load(str(folder), cache)
+                return self._rows(saved, str(folder), fields, most)
         if folder.exists():
             raise ConfigError(f"{self.key}={shown} is a file: name its folder, or read it with task=jsonl.")
         if not HUB_ID.fullmatch(self.path):
             raise ConfigError(f"{self.key}={shown}: there is no such folder, and it is no Hub id (owner/name).")
         with quiet():
             unreachable = self._ask()
-            found = self._cached(unreachable) if unreachable else self._load(self.path)
-            return self._rows(found, self.path, fields, most)
+            saved = self._cached(unreachable) if unreachable else self._load(self.path)
+            return self._rows(saved, self.path, fields, most)
 
     @property
     def _remedy(self) -> str:
@@ -178,15 +178,15 @@ def _saved(folder: Path, split: str) -> Dataset:
 
     shown = ascii_text(str(folder))
     try:
-        found = load_from_disk(str(folder))
+        saved = load_from_disk(str(folder))
     except Exception as error:
         raise DataError(f"{shown}: cannot be loaded ({type(error).__name__}: {_first_line(error)}).") from None
-    if isinstance(found, Dataset):
-        return found
-    if split not in found:
-        known = ", ".join(map(str, found))
+    if isinstance(saved, Dataset):
+        return saved
+    if split not in saved:
+        known = ", ".join(map(str, saved))
         raise ConfigError(f"{shown} has the splits {ascii_text(known)}: name one of them, with task=hub.")
-    return found[split]
+    return saved[split]
 
 
 def _first_line(error: Exception) -> str:

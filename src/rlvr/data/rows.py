@@ -143,20 +143,20 @@ class Row:
         """
         if field in self.fields:
             return self.fields[field]
-        found: Any = self.fields
+        value: Any = self.fields
         names = field.split(".")
         for depth, name in enumerate(names):
-            if isinstance(found, str) and found.startswith(("{", "[")):
+            if isinstance(value, str) and value.startswith(("{", "[")):
                 with suppress(ValueError, RecursionError):
-                    found = json.loads(found)
-            if isinstance(found, list) and re.fullmatch(r"-?\d{1,9}", name) and -len(found) <= int(name) < len(found):
-                found = found[int(name)]
+                    value = json.loads(value)
+            if isinstance(value, list) and re.fullmatch(r"-?\d{1,9}", name) and -len(value) <= int(name) < len(value):
+                value = value[int(name)]
                 continue
-            if not isinstance(found, Mapping) or name not in found:
-                inside = found if isinstance(found, Mapping) else None
+            if not isinstance(value, Mapping) or name not in value:
+                inside = value if isinstance(value, Mapping) else None
                 raise self._missing(field, setting, ".".join(names[:depth]), inside)
-            found = found[name]
-        return found
+            value = value[name]
+        return value
 
     def read(self, shape: Any, field: str | None = None, setting: str = "") -> Any:
         """The row, or one field, as a pydantic type: `row.read(FilledText, "question")`.

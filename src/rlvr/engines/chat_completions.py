@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from rlvr.chat.tool_calls import Reading
+from rlvr.chat.tool_calls import CallReading
 from rlvr.types import Message, StopReason
 
 
@@ -108,7 +108,7 @@ def read_answer(body: bytes) -> ChatAnswer:
     logprobs = tuple(one.logprob for one in content or ())
     if (token_ids and len(logprobs) != len(token_ids)) or not all(map(math.isfinite, logprobs)):
         logprobs = ()  # for other tokens than these
-    reading, given = Reading(), choice.message.tool_calls or []
+    reading, given = CallReading(), choice.message.tool_calls or []
     for call in given:  # a call with invalid JSON arguments has a problem and is sent back without them
         reading.add("", lambda said=call.function: [(said.name, said.arguments)])
     ids = [call.id or f"call_{index}" for index, call in enumerate(given)]

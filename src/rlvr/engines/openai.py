@@ -87,7 +87,7 @@ class Endpoint:
             body["stop"] = list(stop)
         async with self._gate:
             try:
-                said = read_answer(await self._ask(body))
+                answer = read_answer(await self._ask(body))
             except EndpointError as error:
                 self._num_failures += 1
                 limit = MAX_FAILURES if self._has_answered else MAX_FAILURES_AT_START
@@ -98,7 +98,7 @@ class Endpoint:
                     ) from error
                 raise
             self._has_answered, self._num_failures = True, 0
-            return said
+            return answer
 
     async def close(self) -> None:
         """Close the connections; the next request, in any event loop, opens new ones."""
@@ -166,17 +166,17 @@ class Endpoint:
         return self._client
 
     async def _read(self, request: AbstractAsyncContextManager[Any]) -> bytes:
-        found = bytearray()
+        content = bytearray()
         limit_s = (1 + self._max_retries) * self._timeout_s  # the client's own limit restarts with every byte
         try:
             async with asyncio.timeout(limit_s), request as response:
                 async for chunk in response.iter_bytes():
-                    found += chunk
-                    if len(found) > MAX_BODY_BYTES:
+                    content += chunk
+                    if len(content) > MAX_BODY_BYTES:
                         raise EndpointError(f"it answered with more than {MAX_BODY_BYTES >> 20} MiB")
         except TimeoutError as error:
             raise EndpointError(f"it timed out after {limit_s:g} s") from error
-        return bytes(found)
+        return bytes(content)
 
     def _refusal(self, error: Any) -> UserError:
         """The error for a status that every request would get."""

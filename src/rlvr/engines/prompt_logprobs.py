@@ -44,14 +44,14 @@ class ServedTeacher:
 
     def logprobs(self, batch: TokenBatch) -> Tensor:
         """[B, T] of the sampled tokens, 0 elsewhere. UserError if the server fails, or if its tokens are others."""
-        found = torch.zeros_like(batch.behavior_logprobs)
+        columns = torch.zeros_like(batch.behavior_logprobs)
         rows = [ids[:length].tolist() for ids, length in zip(batch.ids, batch.lengths.tolist(), strict=True)]
         with library().OpenAI(**connection(self._url)) as client:
             for first in range(0, len(rows), ROWS):
                 asked = rows[first : first + ROWS]
                 for row, (ids, tokens) in enumerate(zip(asked, self._ask(client, asked), strict=True), first):
-                    found[row, : len(ids)] = torch.tensor([0.0, *self._read(ids, tokens)])
-        return found.where(batch.loss_mask, 0.0)
+                    columns[row, : len(ids)] = torch.tensor([0.0, *self._read(ids, tokens)])
+        return columns.where(batch.loss_mask, 0.0)
 
     def _ask(self, client: Any, rows: list[list[int]]) -> list[list[dict[int, _Token] | None]]:
         body: dict[str, Any] = {"prompt_logprobs": 0, "add_special_tokens": False}
@@ -74,7 +74,7 @@ class ServedTeacher:
 
     def _read(self, ids: list[int], tokens: list[dict[int, _Token] | None]) -> list[float]:
         """The logprobs of all tokens but the first."""
-        found = []
+        logprobs = []
         for number, known in zip(ids[1:], tokens[1:], strict=True):
             token = (known or {}).get(number)
             if token is None or math.isnan(token.logprob) or token.logprob > 1e-3:
@@ -83,8 +83,8 @@ class ServedTeacher:
                 )
             if number not in self._compared:
                 self._compare(number, token.decoded_token)
-            found.append(token.logprob)
-        return found
+            logprobs.append(token.logprob)
+        return logprobs
 
     def _compare(self, number: int, there: str | None) -> None:
         """UserError for another tokenizer, seen by a token's text; half characters have no text of their own."""

@@ -149,13 +149,13 @@ def make_tool(
 
 def load_tool(path: str, *, timeout_s: float) -> Tool:
     """The tool of a function in a user module, `my_tools:calculator`. ConfigError if it cannot be one."""
-    said = f"task.tools={path}"
+    key = f"task.tools={path}"
     try:
-        return make_tool(imports.imported(said, path, "function", inspect.isfunction), timeout_s=timeout_s)
+        return make_tool(imports.imported(key, path, "function", inspect.isfunction), timeout_s=timeout_s)
     except ConfigError:
         raise
     except UserError as error:
-        raise ConfigError(f"{said}: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------- schema

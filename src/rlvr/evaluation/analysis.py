@@ -91,7 +91,7 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
     for of_one, one in zip(groups, firsts, strict=True):
         several = places[one.task, one.split, one.model, one.retriever] > 1
         cells.append(_cell(of_one, f"#{one.settings[:6]}" if several else "", num_shown))
-    found: list[Comparison] = []
+    compared: list[Comparison] = []
     for (one, first), (two, second) in combinations(zip(cells, groups, strict=True), 2):
         if two.model == baseline != one.model:  # put the baseline first
             one, first, two, second = two, second, one, first
@@ -99,11 +99,12 @@ def analyze(records: Iterable[EvaluationRecord], *, baseline: str | None = None,
             continue
         comparison = compare(first, second, names=(one.name, two.name), num_shown=num_shown)
         if comparison is not None:
-            found.append(comparison)
+            compared.append(comparison)
         notes += _caveats(one, two, comparison, (first[0].conditions, second[0].conditions))
-    adjusted = holm([one.p_value for one in found])
+    adjusted = holm([one.p_value for one in compared])
     comparisons = [
-        replace(one, adjusted_p_value=p, num_comparisons=len(found)) for one, p in zip(found, adjusted, strict=True)
+        replace(one, adjusted_p_value=p, num_comparisons=len(compared))
+        for one, p in zip(compared, adjusted, strict=True)
     ]
     return Analysis(cells=tuple(cells), comparisons=tuple(comparisons), notes=tuple(notes))
 
@@ -127,7 +128,7 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
         notes.append(
             f"{num_twice:,} records are there twice ({num_different:,} with another grade): the first one counts."
         )
-    found = []
+    grouped = []
     for of_one in groups.values():
         kept = _with_all_samples(list(of_one.values()))
         if len(kept) < len(of_one):
@@ -135,8 +136,8 @@ def _group(records: Iterable[EvaluationRecord]) -> tuple[list[list[EvaluationRec
                 f"{kept[0].model} on {kept[0].task}: of some examples there are fewer samples than of others; left "
                 f"out: {len(of_one) - len(kept):,}."
             )
-        found.append(kept)
-    return found, notes
+        grouped.append(kept)
+    return grouped, notes
 
 
 def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]:
@@ -153,8 +154,8 @@ def _with_all_samples(records: list[EvaluationRecord]) -> list[EvaluationRecord]
 
 
 def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> Cell:
-    one, greedy = records[0], list(graded_greedily(records).values())
-    retriever = "" if one.retriever is None else f" + {one.retriever}"
+    first, greedy = records[0], list(graded_greedily(records).values())
+    retriever = "" if first.retriever is None else f" + {first.retriever}"
     scores: defaultdict[str, dict[str, Interval]] = defaultdict(dict)  # by tag
     numbers: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for (name, tag), value in measure(records).items():
@@ -177,12 +178,12 @@ def _cell(records: Sequence[EvaluationRecord], variant: str, num_shown: int) -> 
         (r for r in greedy if not r.correct), key=lambda r: (_reward(r), -r.num_completion_tokens, r.example_id)
     )
     return Cell(
-        name=f"{one.model}{retriever} {variant}".rstrip(),
-        model=one.model,
-        task=one.task,
-        split=one.split,
-        retriever=one.retriever,
-        settings=one.settings,
+        name=f"{first.model}{retriever} {variant}".rstrip(),
+        model=first.model,
+        task=first.task,
+        split=first.split,
+        retriever=first.retriever,
+        settings=first.settings,
         variant=variant,
         num_examples=len(greedy),
         samples_per_example=max(map(len, samples_by_example(records).values()), default=0),
@@ -220,29 +221,29 @@ def _num_calls(record: EvaluationRecord) -> float:
     return sum(len(turn.calls) for turn in record.turns[: -1 if record.stop_reason is StopReason.LENGTH else None])
 
 
-def _comparable(one: Cell, two: Cell, baseline: str | None) -> bool:
+def _comparable(first: Cell, second: Cell, baseline: str | None) -> bool:
     """Whether they have the same examples and differ in one thing: model, retriever or settings."""
-    is_same_model, is_same_retriever = one.model == two.model, one.retriever == two.retriever
-    if baseline is not None and (one.model != baseline or is_same_model or not is_same_retriever):
+    is_same_model, is_same_retriever = first.model == second.model, first.retriever == second.retriever
+    if baseline is not None and (first.model != baseline or is_same_model or not is_same_retriever):
         return False
-    return (one.task, one.split) == (two.task, two.split) and (is_same_model or is_same_retriever)
+    return (first.task, first.split) == (second.task, second.split) and (is_same_model or is_same_retriever)
 
 
-def _caveats(one: Cell, two: Cell, comparison: Comparison | None, conditions: tuple[str, str]) -> list[str]:
+def _caveats(first: Cell, second: Cell, comparison: Comparison | None, conditions: tuple[str, str]) -> list[str]:
     """Caveats of a comparison; records of other programs may have no `conditions`."""
-    both = f"{one.name} and {two.name}"
+    both = f"{first.name} and {second.name}"
     if comparison is None:
-        return [f"{both} have no example of {one.task} in common that was graded greedily."]
+        return [f"{both} have no example of {first.task} in common that was graded greedily."]
     notes = []
-    if one.model != two.model and "" not in conditions and conditions[0] != conditions[1]:
+    if first.model != second.model and "" not in conditions and conditions[0] != conditions[1]:
         notes.append(
-            f"{both} were not asked {one.task} in the same way (prompt, settings of the task, or "
+            f"{both} were not asked {first.task} in the same way (prompt, settings of the task, or "
             "rollout.max_completion_tokens): their difference is not due to the models alone."
         )
-    if comparison.num_common < max(one.num_examples, two.num_examples):
+    if comparison.num_common < max(first.num_examples, second.num_examples):
         changed = f", and {comparison.num_changed:,} have other gold answers" if comparison.num_changed else ""
         notes.append(
-            f"{both}: only {comparison.num_common:,} examples of {one.task} are in both ({one.num_examples:,} and "
-            f"{two.num_examples:,}{changed}); compare their difference, not their accuracies."
+            f"{both}: only {comparison.num_common:,} examples of {first.task} are in both ({first.num_examples:,} and "
+            f"{second.num_examples:,}{changed}); compare their difference, not their accuracies."
         )
     return notes

@@ -38,18 +38,18 @@ def collect(paths: Sequence[Path], *, only: Container[Path] | None = None, token
     for file, names in dict(_files(paths, notes)).items():
         if only is not None and file.resolve() not in only:
             continue
-        found, problems = read_records(file, tokens=tokens)
-        if not found:
+        read, problems = read_records(file, tokens=tokens)
+        if not read:
             problems = [f"{file} holds no record of an evaluation and is left out"]
         notes += few([f"{problem}." for problem in problems], MAX_PROBLEMS)
-        if found:
+        if read:
             used.append(file)
             if file.suffix == ".partial":
                 notes.append(f"{file} is of an unfinished evaluation: short episodes are over-represented.")
         if names is not None:  # `rpn_small` for task `rpn`; `mix/gsm8k` for one set of several
             model, task, own = names
-            found = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in found]
-        records += found
+            read = [replace(r, model=model, task=task if r.task == own else f"{task}/{r.task}") for r in read]
+        records += read
     if not records:
         reason = f" ({notes[0].rstrip('.')})" if notes else ""
         raise UserError(

@@ -87,14 +87,14 @@ def compare(
     num_shown: int = 3,
 ) -> Comparison | None:
     """Compare two evaluations of one task; None if no example has a greedy grade in both."""
-    one, two = graded_greedily(first), graded_greedily(second)
-    shared = [example for example in one if example in two]
-    changed = {example for example in shared if one[example].expected != two[example].expected}
+    before, after = graded_greedily(first), graded_greedily(second)
+    shared = [example for example in before if example in after]
+    changed = {example for example in shared if before[example].expected != after[example].expected}
     common = [example for example in shared if example not in changed]
     if not common:
         return None
-    only_first = tuple(example for example in common if one[example].correct and not two[example].correct)
-    only_second = tuple(example for example in common if two[example].correct and not one[example].correct)
+    only_first = tuple(example for example in common if before[example].correct and not after[example].correct)
+    only_second = tuple(example for example in common if after[example].correct and not before[example].correct)
     of_first, of_second = graded_samples(first), graded_samples(second)
     both = [example for example in of_first if example in of_second and example not in changed]
     rates = [[fmean(r.correct for r in samples[example]) for example in both] for samples in (of_first, of_second)]
@@ -104,22 +104,22 @@ def compare(
         first=names[0],
         second=names[1],
         num_common=len(common),
-        difference=paired_bootstrap([one[e].correct for e in common], [two[e].correct for e in common]),
+        difference=paired_bootstrap([before[e].correct for e in common], [after[e].correct for e in common]),
         only_first=only_first,
         only_second=only_second,
         p_value=mcnemar(len(only_first), len(only_second)),
-        scores=_scores([(one[e], two[e]) for e in common]),
+        scores=_scores([(before[e], after[e]) for e in common]),
         sampled=paired_bootstrap(*rates) if both else None,
         num_changed=len(changed),
-        disagreeing=tuple((one[id], two[id]) for id in (*only_first[:num_shown], *only_second[:num_shown])),
+        disagreeing=tuple((before[id], after[id]) for id in (*only_first[:num_shown], *only_second[:num_shown])),
     )
 
 
 def _scores(pairs: Sequence[tuple[EvaluationRecord, EvaluationRecord]]) -> dict[str, Interval]:
     """Paired differences of the verifier's scores, over pairs where both records have the score."""
-    found = {}
+    scores = {}
     for name in dict.fromkeys(name for one, _ in pairs for name in one.diagnostics if SCORE.fullmatch(name)):
         both = [values for pair in pairs if len(values := fact_values(pair, name)) == 2]
         if both:
-            found[name] = paired_bootstrap(*zip(*both, strict=True))
-    return found
+            scores[name] = paired_bootstrap(*zip(*both, strict=True))
+    return scores

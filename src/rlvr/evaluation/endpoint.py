@@ -34,18 +34,18 @@ class EndpointPlayer:
             stop_reason = await self._take_turns(env, sampling, prompts, answers)
         except EndpointError as error:
             stop_reason, failure = StopReason.ABORTED, f"the endpoint failed: {error}"
-        for said in answers:
-            num_read += max(0, said.num_prompt_tokens - known)
-            known = said.num_prompt_tokens + said.num_completion_tokens
+        for answer in answers:
+            num_read += max(0, answer.num_prompt_tokens - known)
+            known = answer.num_prompt_tokens + answer.num_completion_tokens
         texts = [] if failure else [self._text(*turn) for turn in zip(prompts, answers, strict=True)]
-        sampled = ((said.token_ids, said.logprobs) for said in answers)
+        sampled = ((answer.token_ids, answer.logprobs) for answer in answers)
         return Played(
             texts=texts,
             turns=() if failure else graded_turns(texts, sampled, prompts[1:]),
             score=_error(failure) if failure else await _score(env, texts),
             stop_reason=stop_reason,
             num_prompt_tokens=num_read,
-            num_completion_tokens=sum(said.num_completion_tokens for said in answers),
+            num_completion_tokens=sum(answer.num_completion_tokens for answer in answers),
             failure=failure,
         )
 
@@ -59,27 +59,27 @@ class EndpointPlayer:
         while True:
             wire = [*wire, *map(to_wire, new)]
             prompts.append("\n".join(message.content for message in new))
-            said = await self.endpoint.chat(wire, sampling(len(answers)), tools=env.tools, stop=self.stop_words)
-            answers.append(said)
-            if said.stop_reason != StopReason.STOP:
-                return said.stop_reason  # an unfinished message cannot be answered
-            reply = await env.step(said.message)
+            answer = await self.endpoint.chat(wire, sampling(len(answers)), tools=env.tools, stop=self.stop_words)
+            answers.append(answer)
+            if answer.stop_reason != StopReason.STOP:
+                return answer.stop_reason  # an unfinished message cannot be answered
+            reply = await env.step(answer.message)
             if reply.done:
                 return StopReason.STOP
             if len(answers) == env.max_turns:
                 return StopReason.MAX_TURNS
-            wire, new = [] if reply.restarts else [*wire, to_wire(said.message)], reply.messages
+            wire, new = [] if reply.restarts else [*wire, to_wire(answer.message)], reply.messages
 
-    def _text(self, prompt: str, said: ChatAnswer) -> TurnText:
-        text = said.message.content
-        ended = said.stop_reason == StopReason.STOP and bool(self.stop_words) and not said.message.tool_calls
+    def _text(self, prompt: str, answer: ChatAnswer) -> TurnText:
+        text = answer.message.content
+        ended = answer.stop_reason == StopReason.STOP and bool(self.stop_words) and not answer.message.tool_calls
         return TurnText(
             prompt=prompt,
             completion=f"{text} {self.stop_words[-1]}" if ended else text,
             text=text,
-            stop_reason=said.stop_reason,
-            num_tokens=said.num_completion_tokens,
-            calls=said.message.tool_calls,
+            stop_reason=answer.stop_reason,
+            num_tokens=answer.num_completion_tokens,
+            calls=answer.message.tool_calls,
         )
 
 

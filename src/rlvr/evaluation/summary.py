@@ -70,24 +70,24 @@ def measure(records: Sequence[EvaluationRecord]) -> Measured:
     """
     greedy = [record for record in records if record.sample_index == 0]
     graded = [record for record in greedy if record.failure is None]
-    found: Measured = {("num_examples", ""): float(len(graded))}
+    measures: Measured = {("num_examples", ""): float(len(graded))}
     if graded:
-        found |= _greedy(graded)
+        measures |= _greedy(graded)
     if greedy:
         failed = [record.failure is not None or math.isnan(record.reward) for record in greedy]
-        found["error_share", ""] = _mean(failed)
+        measures["error_share", ""] = _mean(failed)
     if complete := graded_samples(records):
-        found |= {(name, ""): value for name, value in _sampled(list(complete.values())).items()}
-    return found
+        measures |= {(name, ""): value for name, value in _sampled(list(complete.values())).items()}
+    return measures
 
 
 def _greedy(graded: Sequence[EvaluationRecord]) -> Measured:
     """Accuracy, behavior, parts and facts, overall and by tag."""
     tags = sorted({tag for record in graded for tag in record.tags})
     tagged = {"": graded} | {tag: [record for record in graded if tag in record.tags] for tag in tags}
-    found: Measured = {}
+    measures: Measured = {}
     for tag, records in tagged.items():
-        found["accuracy", tag] = wilson(sum(record.correct for record in records), len(records))
+        measures["accuracy", tag] = wilson(sum(record.correct for record in records), len(records))
     numbers = {
         "invalid_share": _mean([record.answer is None for record in graded]),
         "truncated_share": _mean([record.stop_reason == StopReason.LENGTH for record in graded]),
@@ -100,12 +100,12 @@ def _greedy(graded: Sequence[EvaluationRecord]) -> Measured:
     for tag, records in tagged.items():
         numbers |= {f"part_{name}": _mean(values) for name, values in _parts(records).items()}
         numbers |= tools | facts([record.diagnostics for record in records])
-        found |= {(name, tag): value for name, value in numbers.items()}
+        measures |= {(name, tag): value for name, value in numbers.items()}
         if not tag:
             values = {name: fact_values(graded, name) for name in numbers if SCORE.fullmatch(name)}
-            found |= {(name, ""): bootstrap(of_all) for name, of_all in values.items() if of_all}
+            measures |= {(name, ""): bootstrap(of_all) for name, of_all in values.items() if of_all}
         numbers, tools = {}, {}  # only for all examples, without tag
-    return found
+    return measures
 
 
 def _sampled(samples: Sequence[Sequence[EvaluationRecord]]) -> dict[str, Interval | float]:
@@ -179,12 +179,12 @@ def combine(task_name: str, parts: Sequence[Mapping[str, float]]) -> dict[str, f
 
     The tasks are independent, so the half-width of the interval is the root of the summed squares of theirs, over n.
     """
-    found = [{name.rpartition("/")[2]: value for name, value in part.items()} for part in parts]
-    mean = _mean([part["accuracy"] for part in found])
-    below = math.hypot(*(part["accuracy"] - part["accuracy_low"] for part in found)) / len(found)
-    above = math.hypot(*(part["accuracy_high"] - part["accuracy"] for part in found)) / len(found)
+    measures = [{name.rpartition("/")[2]: value for name, value in part.items()} for part in parts]
+    mean = _mean([part["accuracy"] for part in measures])
+    below = math.hypot(*(part["accuracy"] - part["accuracy_low"] for part in measures)) / len(measures)
+    above = math.hypot(*(part["accuracy_high"] - part["accuracy"] for part in measures)) / len(measures)
     interval = Interval(value=mean, low=max(0.0, mean - below), high=min(1.0, mean + above))
-    num = sum(part["num_examples"] for part in found)
+    num = sum(part["num_examples"] for part in measures)
     return {f"eval/{task_name}/num_examples": num} | _named(f"eval/{task_name}/accuracy", interval)
 
 

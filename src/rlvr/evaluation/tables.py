@@ -145,16 +145,16 @@ def table(head: TableRow, rows: Sequence[TableRow], *, markdown: bool) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, show_edge=markdown, pad_edge=markdown)
+    drawn = Table(box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, show_edge=markdown, pad_edge=markdown)
     for index, texts in enumerate(zip(head, *rows, strict=True)):
         longest = max(map(len, texts))
         is_number = index > 0 and longest <= (LONGEST_SCORE if any("%" in text for text in texts) else LONGEST_WORD)
         justify = "right" if index else "left"
-        found.add_column(Text(_safe(texts[0], markdown)), overflow="fold", justify=justify, no_wrap=is_number)
+        drawn.add_column(Text(_safe(texts[0], markdown)), overflow="fold", justify=justify, no_wrap=is_number)
     for row in rows:
-        found.add_row(*(Text(_safe(text, markdown)) for text in row))
+        drawn.add_row(*(Text(_safe(text, markdown)) for text in row))
     out = StringIO()
-    Console(file=out, width=100_000 if markdown else WIDTH, color_system=None, legacy_windows=False).print(found)
+    Console(file=out, width=100_000 if markdown else WIDTH, color_system=None, legacy_windows=False).print(drawn)
     lines = [line.rstrip() for line in out.getvalue().split("\n")]
     return "\n".join(line for line in lines if line) + "\n"
 
@@ -212,14 +212,14 @@ def plain(analysis: Analysis, *, clock: bool = True) -> list[dict[str, Any]]:
 
     Records are given by their examples' ids, NaN is null.
     """
-    found = []
+    entries = []
     for cell in analysis.cells:
-        ids = {name: [one.example_id for one in getattr(cell, name)] for name in ("best", "worst")}
-        found.append({"kind": "cell", **to_jsonable_python(replace(cell, **ids), inf_nan_mode="null")})
+        ids = {name: [record.example_id for record in getattr(cell, name)] for name in ("best", "worst")}
+        entries.append({"kind": "cell", **to_jsonable_python(replace(cell, **ids), inf_nan_mode="null")})
         if not clock:
-            del found[-1]["cost"]["seconds"]
-    for one in analysis.comparisons:
-        line = {"kind": "comparison", **to_jsonable_python(replace(one, disagreeing=()), inf_nan_mode="null")}
+            del entries[-1]["cost"]["seconds"]
+    for record in analysis.comparisons:
+        line = {"kind": "comparison", **to_jsonable_python(replace(record, disagreeing=()), inf_nan_mode="null")}
         del line["disagreeing"]
-        found.append(line | {"is_real": one.is_real, "sentence": one.sentence})
-    return found
+        entries.append(line | {"is_real": record.is_real, "sentence": record.sentence})
+    return entries

@@ -208,12 +208,12 @@ def check_same(folder: Path, lora: LoraSettings) -> None:
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Copy saved adapter weights into the model's tensors. UserError unless names and shapes match."""
-    own = adapter_weights(model)
+    weights = adapter_weights(model)
     try:
         saved = SavedTensors([folder / WEIGHTS])
     except Exception as error:  # safetensors has its own exceptions for damaged files
         raise UserError(f"the adapter {str(folder)!r} cannot be read ({WEIGHTS}: {error}): copy it again") from error
-    wanted = {_saved_name(name): weight for name, weight in own.items()}
+    wanted = {_saved_name(name): weight for name, weight in weights.items()}
     copies = [name for name in saved if _copied_from(name) in _layers(wanted)]
     odd = sorted((saved.keys() - {*copies}) ^ wanted.keys())
     odd += [name for name in sorted(saved.keys() & wanted.keys()) if saved.shape(name) != wanted[name].shape]

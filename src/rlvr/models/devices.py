@@ -25,23 +25,25 @@ weights need longer passes, because each pass adds to all their gradients."""
 
 def choose_device(wanted: str) -> torch.device:
     """The device of `trainer.device`, set as torch's current device; number LOCAL_RANK. ConfigError without it."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if wanted == "cpu" or (wanted == "auto" and (found is None or found.type == "mps")):  # never measured on MPS
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if wanted == "cpu" or (
+        wanted == "auto" and (accelerator is None or accelerator.type == "mps")
+    ):  # never measured on MPS
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0"))
-    count = torch.accelerator.device_count() if found is not None and wanted in ("auto", found.type) else 0
+    count = torch.accelerator.device_count() if accelerator is not None and wanted in ("auto", accelerator.type) else 0
     if not count:
         raise ConfigError(
             f"trainer.device={wanted}: torch {torch.__version__} sees no such device here; set trainer.device=cpu, or "
             "see that its driver works and torch is the build for it."
         )
-    if found is None or number >= count:
+    if accelerator is None or number >= count:
         raise ConfigError(
             f"trainer.device={wanted}: this is process {number + 1}, and torch {torch.__version__} sees {count} GPU(s) "
             "here; start no more processes than GPUs, or set trainer.device=cpu."
         )
     torch.accelerator.set_device_index(number)  # for collectives, and tensors created without a device
-    return torch.device(found.type, number)
+    return torch.device(accelerator.type, number)
 
 
 def move(model: nn.Module, device: torch.device) -> None:

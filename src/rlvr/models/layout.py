@@ -94,12 +94,12 @@ def _probe(policy: HubPolicy, look: int) -> TokenBatch:
 
 def _alone(policy: HubPolicy, batch: TokenBatch) -> list[Tensor]:
     """Logprobs of each row's completion by the model's own forward pass."""
-    found = []
+    logprobs = []
     for row, length, start in zip(batch.ids, batch.lengths.tolist(), batch.prompt_lengths.tolist(), strict=True):
         ids = row[:length]
         logits = policy.model(input_ids=ids[None].to(policy.model.device), use_cache=False).logits[0].float().cpu()
-        found.append(torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[start - 1 :, 0])
-    return found
+        logprobs.append(torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[start - 1 :, 0])
+    return logprobs
 
 
 def _difference(policy: HubPolicy, layout: Layout, batch: TokenBatch, alone: Noise) -> str | None:

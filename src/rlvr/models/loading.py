@@ -105,14 +105,14 @@ def _load(settings: PretrainedModel, device: torch.device, located: Located, ada
         return HubPolicy(model=model, tokenizer=from_pretrained(AutoTokenizer, settings, located), load_report=report)
     named = base_of(adapter)
     under = settings.model_copy(update={"name_or_path": named})
-    found = _located_base(adapter)
-    model, report = _load_model(under, device, found)
+    base = _located_base(adapter)
+    model, report = _load_model(under, device, base)
     insert_saved(model, adapter, base=_lasting(named))
     adapters = Adapters(fresh_base=partial(_load_float32, under, device), merge_final=False, note="adapter")
     if _has_tokenizer(adapter):
         under = settings.model_copy(update={"name_or_path": str(adapter)})
-        found = Located(name=str(adapter), offline=True, is_adapter=True)
-    tokenizer = from_pretrained(AutoTokenizer, under, found)
+        base = Located(name=str(adapter), offline=True, is_adapter=True)
+    tokenizer = from_pretrained(AutoTokenizer, under, base)
     return HubPolicy(model=model, tokenizer=tokenizer, adapters=adapters, load_report=report)
 
 

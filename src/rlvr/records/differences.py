@@ -67,15 +67,15 @@ def first_differences(found: Sequence[Difference]) -> list[Difference]:
 def record_differences(recorded: Sequence[bytes], replayed: Sequence[bytes]) -> list[Difference]:
     """The first difference of each stage between lines of rollout files. Fields that an older version did not write are
     not compared."""
-    found = list[Difference]()
+    differences = list[Difference]()
     if len(recorded) != len(replayed):
-        found.append(
+        differences.append(
             Difference(stage="sampling", name="episodes", recorded=len(recorded), replayed=len(replayed), token=None)
         )
     for number, (old, new) in enumerate(zip(recorded, replayed, strict=False)):
         if old != new:
-            found += _of_episode(number, json.loads(old), json.loads(new))
-    return first_differences(found)
+            differences += _of_episode(number, json.loads(old), json.loads(new))
+    return first_differences(differences)
 
 
 def _of_episode(number: int, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:

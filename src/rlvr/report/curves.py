@@ -39,17 +39,17 @@ def sections(runs: Sequence[Sequence[Numbers]]) -> list[dict[str, Any]]:
     names = sorted({name for rows in runs for row in rows for name in row} - {"step"})
     left = [name for name in names if band_of(name) not in names]
     still = {name for name in left if all(_is_still(rows, name) for rows in runs)}
-    found = []
+    drawn = []
     for title, is_open, pattern in _SECTIONS:
-        own = [name for name in left if re.fullmatch(pattern, name)]
-        left = [name for name in left if name not in own]
+        shown = [name for name in left if re.fullmatch(pattern, name)]
+        left = [name for name in left if name not in shown]
         if title == _SECTIONS[0][0]:
-            still -= set(own)
-        if own:
-            moving = [name for name in own if name not in still]
-            flat = [name for name in own if name in still]
-            found.append({"title": title, "open": is_open, "names": moving, "still": flat})
-    return found
+            still -= set(shown)
+        if shown:
+            moving = [name for name in shown if name not in still]
+            flat = [name for name in shown if name in still]
+            drawn.append({"title": title, "open": is_open, "names": moving, "still": flat})
+    return drawn
 
 
 def band_of(name: str) -> str | None:

@@ -72,9 +72,9 @@ def _past(history: Sequence[Metrics], penalties: Collection[str], now: Collectio
         kept = [history[number] for number in evaluated if number < end - WINDOW] + list(history[end - WINDOW : end])
         for hint in hints(kept, penalties=penalties):
             seen.setdefault((hint.key, hint.metric), []).append(int(history[end - 1]["step"]))
-    found: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
     for (key, metric), steps in seen.items():
         if key not in now:
             when = f"at step {steps[0]}" if len(steps) == 1 else f"from step {steps[0]} to {steps[-1]}"
-            found.setdefault(metric, []).append(f"It looked wrong {when}, and does not any more.")
-    return found
+            warnings.setdefault(metric, []).append(f"It looked wrong {when}, and does not any more.")
+    return warnings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from rlvr.http_server import address, at, is_loopback, run
 from rlvr.records.files import ERROR, PRUNED
-from rlvr.report.page import Limits, Page, pack, render
+from rlvr.report.page import Page, PageLimits, pack, render
 from rlvr.report.run import run_page
 from rlvr.report.sweep import runs_of
 
@@ -39,7 +39,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 class Live:
     """The runs of some folders, read again when one of their files has changed."""
 
-    def __init__(self, folders: Sequence[Path], limits: Limits) -> None:
+    def __init__(self, folders: Sequence[Path], limits: PageLimits) -> None:
         self._folders, self._limits = folders, limits
         self._page: tuple[Stamp, Page] | None = None
         self._lock = asyncio.Lock()

@@ -37,7 +37,7 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class PageLimits:
     max_episodes: int = 20_000
     max_mb: float = 30.0
 

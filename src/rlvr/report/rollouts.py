@@ -241,12 +241,12 @@ def gains(record: EpisodeRecord, values: Mapping[str, Any]) -> Numbers:
     """For each sampled token the change of P(gold) between the states around it; None behind the last state."""
     changes = [after - before for before, after in pairwise(values["gold"])]
     starts = [(turn, tokens) for turn, tokens in values["states"]]
-    found: Numbers = []
+    rises: Numbers = []
     for number, turn in enumerate(record.turns):
         for place in range(len(turn.completion_ids)):
             state = bisect_right(starts, (number, place)) - 1
-            found.append(finite(changes[state]) if 0 <= state < len(changes) else None)
-    return found
+            rises.append(finite(changes[state]) if 0 <= state < len(changes) else None)
+    return rises
 
 
 def shallow_dict(record: Any) -> dict[str, Any]:

@@ -11,26 +11,26 @@ from rlvr.records.checks import KINDS, read_checks
 from rlvr.records.history import History, headline_of, read_history
 from rlvr.report.curves import meanings, sections, series
 from rlvr.report.health import health
-from rlvr.report.page import Limits, Page, Report, pack, write_report
+from rlvr.report.page import Page, PageLimits, Report, pack, write_report
 from rlvr.report.rollouts import PackedRollouts, pack_rollouts, rollout_files, token_texts
 from rlvr.report.sweep import runs_of, sweep_table
 from rlvr.trust import chain
 
 
-def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: Limits | None = None) -> Report:
+def write_run_report(folders: Sequence[Path], output: Path | None = None, limits: PageLimits | None = None) -> Report:
     """Write the report of runs, finished or not; by default `report.html` in the first folder. A folder of runs, such
     as a sweep's, stands for all of them, also in the sweeps below. UserError for a folder without a run, or if the page
     cannot be written."""
-    found = {folder: runs_of(folder) for folder in folders}
-    for folder, inside in found.items():
+    folders_of = {folder: runs_of(folder) for folder in folders}
+    for folder, inside in folders_of.items():
         if not inside:
             raise UserError(f"{folder} is no run folder: it has no config.yaml, metrics.jsonl or rollouts/.")
-    runs = [run for inside in found.values() for run in inside]
-    is_sweep = any(inside != [folder] for folder, inside in found.items())
-    return write_report(run_page(runs, limits or Limits(), is_sweep=is_sweep), folders[0], output)
+    runs = [run for inside in folders_of.values() for run in inside]
+    is_sweep = any(inside != [folder] for folder, inside in folders_of.items())
+    return write_report(run_page(runs, limits or PageLimits(), is_sweep=is_sweep), folders[0], output)
 
 
-def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False) -> Page:
+def run_page(folders: Sequence[Path], limits: PageLimits, *, is_sweep: bool = False) -> Page:
     """Read run folders (running, finished or damaged) into one page; a sweep's page has a table of scores."""
     histories = [read_history(folder) for folder in folders]
     rollouts = _rollouts(folders, limits)
@@ -45,7 +45,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
             f"{rollouts.total - rollouts.kept:,} of {rollouts.total:,} recorded episodes are left out; the "
             f"{rollouts.kept:,} in this page are a sample over all steps (--max-episodes, --max-mb)."
         )
-    found = [_checks(folder, notes) for folder in folders]
+    saved = [_checks(folder, notes) for folder in folders]
     rows = [history.rows for history in histories]
     names = [history.name for history in histories]  # with their parents if two are equal
     labels = [one.name if names.count(one.name) == 1 else str(one.folder) for one in histories]
@@ -63,7 +63,7 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
                 "checks": checks,
                 "settings": history.text,
             }
-            for label, history, checks in zip(labels, histories, found, strict=True)
+            for label, history, checks in zip(labels, histories, saved, strict=True)
         ],
         "sections": sections(rows),
         "metrics": meanings(name for history in rows for row in history for name in row),
@@ -76,19 +76,19 @@ def run_page(folders: Sequence[Path], limits: Limits, *, is_sweep: bool = False)
 
 def _checks(folder: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """What commands found about the run, by command, and its diagnosis; damaged files are noted."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_kind: dict[str, list[dict[str, Any]]] = {}
     with suppress(UserError):  # too few steps
-        found["diagnose"] = [vars(check) for check in chain.checks(chain.diagnosed(folder))]
+        by_kind["diagnose"] = [vars(check) for check in chain.checks(chain.diagnosed(folder))]
     for kind in KINDS:
         try:
             if checks := read_checks(folder, kind):
-                found[kind] = [vars(check) for check in checks]
+                by_kind[kind] = [vars(check) for check in checks]
         except ValueError as error:
             notes.append(str(error))
-    return found
+    return by_kind
 
 
-def _rollouts(folders: Sequence[Path], limits: Limits) -> PackedRollouts:
+def _rollouts(folders: Sequence[Path], limits: PageLimits) -> PackedRollouts:
     """As many episodes as both limits allow; repacked with fewer if too large."""
     files = [file for run, folder in enumerate(folders) for file in rollout_files(folder / "rollouts", run)]
     budget = limits.max_packed_bytes

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvr.records.graded import EvaluationRecord, GradedTurn
 from rlvr.records.jsonl import few
-from rlvr.report.page import Limits, Page, finite, pack
+from rlvr.report.page import Page, PageLimits, finite, pack
 from rlvr.report.rollouts import shallow_dict, token_texts
 
 CellKey = tuple[str, str, str, str, str]  # task, split, model, retriever ("" for none) and settings
@@ -46,7 +46,7 @@ def evaluation_pages(
     analyzed: Mapping[CellKey, dict[str, Any]] | None = None,
     comparisons: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
-    limits: Limits | None = None,
+    limits: PageLimits | None = None,
 ) -> Page:
     """The page of some records; `kind` is "evaluations" or "benchmark".
 
@@ -54,12 +54,12 @@ def evaluation_pages(
     grades are embedded.
     """
     cells, rows = _group(records)
-    chunk_of, chunks, ids = _pack_texts(rows, limits or Limits())
+    chunk_of, chunks, ids = _pack_texts(rows, limits or PageLimits())
     counts = [sum(map(len, row.records.values())) for row in rows]
     total, kept = sum(counts), sum(count for count, place in zip(counts, chunk_of, strict=True) if place is not None)
-    said = few(list(notes), MAX_NOTES)
+    shown = few(list(notes), MAX_NOTES)
     if kept < total:
-        said.append(
+        shown.append(
             f"The texts of {total - kept:,} of {total:,} episodes are left out; answers and grades are all there. "
             "Where models disagree comes first (--max-episodes, --max-mb)."
         )
@@ -76,14 +76,14 @@ def evaluation_pages(
             ("models", f"{len({cell[2] for cell in cells}):,}"),
             *([("tasks", f"{len(sets):,}")] if len(sets) > 1 else []),
         ],
-        "notes": said,
+        "notes": shown,
         "evaluations": {
             "cells": [_cell(cell, rows, number) | (analyzed or {}).get(cell, {}) for number, cell in enumerate(cells)],
             "sets": sets,
             "tokens": True,
         },
     }
-    return Page(title=f"rlvr: {title}", main=main, chunks=chunks, kept=kept, total=total, notes=said)
+    return Page(title=f"rlvr: {title}", main=main, chunks=chunks, kept=kept, total=total, notes=shown)
 
 
 def _sets(
@@ -164,19 +164,21 @@ def _result(records: Sequence[EvaluationRecord]) -> list[Any]:
 
     All but the last two describe the greedy completion, or the first sample without one.
     """
-    one, sampled = records[0], [record for record in records if record.sample_index > 0]
+    first, sampled = records[0], [record for record in records if record.sample_index > 0]
     return [
-        None if one.failure is not None else int(one.correct),
-        one.answer and _cut(one.answer, MAX_LISTED_CHARS),
-        str(one.stop_reason),
-        finite(one.reward),
-        one.num_completion_tokens,
+        None if first.failure is not None else int(first.correct),
+        first.answer and _cut(first.answer, MAX_LISTED_CHARS),
+        str(first.stop_reason),
+        finite(first.reward),
+        first.num_completion_tokens,
         sum(record.correct for record in sampled),
         len(sampled),
     ]
 
 
-def _pack_texts(rows: Sequence[_Row], limits: Limits) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
+def _pack_texts(
+    rows: Sequence[_Row], limits: PageLimits
+) -> tuple[list[int | None], dict[str, bytes], dict[str, set[int]]]:
     """The chunk of each row, the chunks, and the token ids of each model in them.
 
     Rows are packed up to the limits: first those where cells disagree, then in a fixed pseudorandom order.
@@ -214,7 +216,7 @@ def _texts(row: _Row) -> dict[str, Any]:
 
 
 def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    episode: dict[str, Any] = {
         "sample": record.sample_index,
         "turns": [_turn(turn) for turn in record.turns],
         "answer": record.answer and _cut(record.answer, MAX_ANSWER_CHARS),
@@ -231,26 +233,26 @@ def _episode(record: EvaluationRecord, first: EvaluationRecord) -> dict[str, Any
         "trace": list(map(shallow_dict, record.trace)),
     }
     if record.failure is not None:
-        found["failure"] = _cut(record.failure, MAX_ANSWER_CHARS)
+        episode["failure"] = _cut(record.failure, MAX_ANSWER_CHARS)
     if record.prompt != first.prompt:
-        found["prompt"] = _cut_head(record.prompt)
+        episode["prompt"] = _cut_head(record.prompt)
     if record.expected != first.expected:
-        found["expected"] = _cut(record.expected, MAX_ANSWER_CHARS)
-    return found
+        episode["expected"] = _cut(record.expected, MAX_ANSWER_CHARS)
+    return episode
 
 
 def _turn(turn: GradedTurn) -> dict[str, Any]:
     """`calls` are pairs of text and problem: `["search(query=\\"Oslo\\")", null]`."""
-    found: dict[str, Any] = {"said": _cut(turn.completion, MAX_COMPLETION_CHARS)}
+    shown: dict[str, Any] = {"said": _cut(turn.completion, MAX_COMPLETION_CHARS)}
     if turn.token_ids:
-        found["ids"] = list(turn.token_ids[:MAX_TOKENS])
+        shown["ids"] = list(turn.token_ids[:MAX_TOKENS])
     if turn.logprobs:
-        found["logprobs"] = [finite(value, 4) for value in turn.logprobs[:MAX_TOKENS]]
+        shown["logprobs"] = [finite(value, 4) for value in turn.logprobs[:MAX_TOKENS]]
     if turn.calls:
-        found["calls"] = [[_call(call.name, call.arguments), call.problem] for call in turn.calls[:100]]
+        shown["calls"] = [[_call(call.name, call.arguments), call.problem] for call in turn.calls[:100]]
     if turn.reply is not None:
-        found["reply"] = _cut(turn.reply, MAX_REPLY_CHARS)
-    return found
+        shown["reply"] = _cut(turn.reply, MAX_REPLY_CHARS)
+    return shown
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ def sweep_table(histories: Sequence[History]) -> list[list[str]]:
     return [["settings", "runs", "held-out score (95 % over seeds)", "each run"], *map(_row, groups, groups.values())]
 
 
-def _row(said: str, histories: Sequence[History]) -> list[str]:
+def _row(label: str, histories: Sequence[History]) -> list[str]:
     """Runs of one seed are one measurement, repeated: only the first counts in mean and interval. Pruned runs count
     as far as they came."""
     scores = [last_score(history) for history in histories]
@@ -51,7 +51,7 @@ def _row(said: str, histories: Sequence[History]) -> list[str]:
     )
     share = str(histories[0].setting("evaluation.headline")).endswith("accuracy")
     each = ", ".join(map(_score_text, histories, scores))
-    return [said, runs, mean_score([*of_seed.values()], is_share=share), each]
+    return [label, runs, mean_score([*of_seed.values()], is_share=share), each]
 
 
 def _score_text(history: History, score: float) -> str:
@@ -79,15 +79,15 @@ def last_score(history: History) -> float:
 def mean_score(scores: Sequence[float], *, is_share: bool) -> str:
     """`0.512 (0.401 to 0.623)`: mean over runs and Student's t interval, omitted for a single run; that of a share ends
     at 0 and 1."""
-    found = [score for score in scores if math.isfinite(score)]
-    if len(found) < 2:
-        return _text(found[0] if found else math.nan)
+    finite = [score for score in scores if math.isfinite(score)]
+    if len(finite) < 2:
+        return _text(finite[0] if finite else math.nan)
     from scipy.stats import t
 
-    half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
-    low, high = fmean(found) - half, fmean(found) + half
+    half = float(t.ppf(0.975, len(finite) - 1)) * stdev(finite) / math.sqrt(len(finite))
+    low, high = fmean(finite) - half, fmean(finite) + half
     low, high = (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)
-    return f"{fmean(found):.3f} ({low:.3f} to {high:.3f})"
+    return f"{fmean(finite):.3f} ({low:.3f} to {high:.3f})"
 
 
 def _text(score: float) -> str:

@@ -50,7 +50,7 @@ class Valued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StateMeans:
     """Means over the episodes that have this state; P(right) over their examples, with its interval."""
 
     state: str
@@ -66,7 +66,7 @@ class Explained:
     step: int
     weights_step: int
     episodes: Sequence[Valued]
-    table: Sequence[Row]
+    table: Sequence[StateMeans]
     decisive: str | None
     """In how many episodes P(gold) rose most where a reply first named the answer; None if none of them has one."""
     decisive_other: float
@@ -96,7 +96,7 @@ def explain(
             gold = run.gold_logprobs(groups, every=every)
         seconds = time.perf_counter() - started
         others = _other_answers([record.answer for record in records])
-        found = Measured(
+        measured = StateValues(
             records=records,
             places=places,
             gold=_chances(gold),
@@ -104,11 +104,11 @@ def explain(
             right=_sampled(run, groups, every, samples, file.step) if samples else None,
             count=samples,
         )
-    return _explained(root, file.step, weights_step, found, seconds)
+    return _explained(root, file.step, weights_step, measured, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StateValues:
     """Of each episode P(gold) at its places, P(another answer), and how many of `count` samples were right."""
 
     records: Sequence[EpisodeRecord]
@@ -211,14 +211,14 @@ def _sampled(run: Opened, groups: Sequence[Group], every: int | None, count: int
 
 def _examples(run: Opened, wanted: set[str], step: int) -> Mapping[str, Example]:
     """The examples by id: those that training has drawn come early in its stream."""
-    found: dict[str, Example] = {}
+    examples: dict[str, Example] = {}
     for index in range(8 * step * run.config.rollout.prompts_per_step + 1000):
         example = run.task.train_example(index)
         if example.id in wanted:
-            found[example.id] = example
-            if len(found) == len(wanted):
-                return found
-    missing = min(wanted - found.keys())
+            examples[example.id] = example
+            if len(examples) == len(wanted):
+                return examples
+    missing = min(wanted - examples.keys())
     raise UserError(f"--samples: example {missing} of the recorded step is not in the training data any more.")
 
 
@@ -229,38 +229,40 @@ def _chances(logprobs: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[math.exp(value) for value in values] for values in logprobs]
 
 
-def _explained(root: Path, step: int, weights_step: int, found: Measured, seconds: float) -> Explained:
-    named = [_first_named(record) for record in found.records]
-    judged = [number for number, turn in enumerate(named) if turn is not None and len(found.records[number].turns) > 1]
+def _explained(root: Path, step: int, weights_step: int, measured: StateValues, seconds: float) -> Explained:
+    named = [_first_named(record) for record in measured.records]
+    judged = [
+        number for number, turn in enumerate(named) if turn is not None and len(measured.records[number].turns) > 1
+    ]
 
     def hits(values: Sequence[Sequence[float]]) -> list[float]:
-        return [float(decisive(found.places[number], values[number]) == named[number]) for number in judged]
+        return [float(decisive(measured.places[number], values[number]) == named[number]) for number in judged]
 
-    chance = math.fsum(1 / (len(found.records[number].turns) - 1) for number in judged) / max(1, len(judged))
+    chance = math.fsum(1 / (len(measured.records[number].turns) - 1) for number in judged) / max(1, len(judged))
     late = f"the weights of step {step} were not kept: those of step {weights_step} are the nearest before it"
     return Explained(
         run=str(root),
         step=step,
         weights_step=weights_step,
-        episodes=[_valued(found, number) for number in range(len(found.records))],
-        table=_table(found),
-        decisive=_share(found, judged, hits(found.gold)) if judged else None,
-        decisive_other=math.nan if found.other is None or not judged else fmean(hits(found.other)),
+        episodes=[_valued(measured, number) for number in range(len(measured.records))],
+        table=_table(measured),
+        decisive=_share(measured, judged, hits(measured.gold)) if judged else None,
+        decisive_other=math.nan if measured.other is None or not judged else fmean(hits(measured.other)),
         decisive_random=chance if judged else math.nan,
         seconds=seconds,
         notes=[] if weights_step == step else [late],
     )
 
 
-def _valued(found: Measured, number: int) -> Valued:
-    record, places, gold = found.records[number], found.places[number], found.gold[number]
+def _valued(measured: StateValues, number: int) -> Valued:
+    record, places, gold = measured.records[number], measured.places[number], measured.gold[number]
     return Valued(
         group=record.group,
         sample_index=record.sample_index,
         states=[(state.turn, state.tokens) for state in places],
         gold=gold,
-        right=None if found.right is None else found.right[number],
-        count=found.count,
+        right=None if measured.right is None else measured.right[number],
+        count=measured.count,
         decisive=decisive(places, gold),
     )
 
@@ -281,23 +283,23 @@ def _first_named(record: EpisodeRecord) -> int | None:
     return next(found, None)
 
 
-def _share(found: Measured, judged: Sequence[int], hits: Sequence[float]) -> str:
+def _share(found: StateValues, judged: Sequence[int], hits: Sequence[float]) -> str:
     share = _over_examples(found, zip(judged, hits, strict=True))
     said = f"by question {share.value:.2f}, 95 % interval {share.low:.2f} to {share.high:.2f}"
     return f"{sum(hits):.0f} of {len(hits)} episodes ({said})"
 
 
-def _over_examples(found: Measured, values: Iterable[tuple[int, float]]) -> Interval:
+def _over_examples(measured: StateValues, values: Iterable[tuple[int, float]]) -> Interval:
     """Of values of episodes, by number: those of one example are alike, and count together."""
     by_example: defaultdict[str, list[float]] = defaultdict(list)
     for number, value in values:
-        by_example[found.records[number].example_id].append(value)
+        by_example[measured.records[number].example_id].append(value)
     return bootstrap(list(map(fmean, by_example.values())))
 
 
-def _table(found: Measured) -> list[Row]:
+def _table(measured: StateValues) -> list[StateMeans]:
     at: defaultdict[State, list[tuple[int, int]]] = defaultdict(list)  # episode, place
-    for number, places in enumerate(found.places):
+    for number, places in enumerate(measured.places):
         for place, state in enumerate(places):
             at[state].append((number, place))
 
@@ -307,12 +309,12 @@ def _table(found: Measured) -> list[Row]:
     rows = []
     for state, where in sorted(at.items()):
         right = None
-        if found.right is not None and found.count:
-            share = _over_examples(found, [(i, found.right[i][k] / found.count) for i, k in where])
+        if measured.right is not None and measured.count:
+            share = _over_examples(measured, [(i, measured.right[i][k] / measured.count) for i, k in where])
             right = f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]"
         name = f"turn {state.turn + 1}" + (f", after {state.tokens} tokens" if state.tokens else "")
-        gold, other = mean(found.gold, where), mean(found.other, where)
-        rows.append(Row(state=name, count=len(where), gold=gold, other=other, right=right))
+        gold, other = mean(measured.gold, where), mean(measured.other, where)
+        rows.append(StateMeans(state=name, count=len(where), gold=gold, other=other, right=right))
     return rows
 
 
@@ -322,8 +324,8 @@ def values_path(run: str, step: int) -> Path:
     return root.with_name(f"{root.name}.explain") / f"step_{step:06d}.json"
 
 
-def write_values(path: Path, found: Explained) -> None:
+def write_values(path: Path, explained: Explained) -> None:
     """UserError if it cannot be written."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, to_line(found))
+    write_atomically(path, to_line(explained))

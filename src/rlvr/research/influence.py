@@ -23,7 +23,7 @@ from rlvr.algorithms.objective import Objective
 from rlvr.core.batch import to_batch
 from rlvr.core.trainer import Trainer
 from rlvr.errors import UserError
-from rlvr.research.repeat import Progress, Repeated, State
+from rlvr.research.repeat import Progress, Repeated, TrainerState
 from rlvr.types import Predictions, TokenBatch
 
 Weights = Mapping[str, Tensor]
@@ -121,7 +121,7 @@ def slope_after(made: Repeated, batch: TokenBatch) -> Weights:
     return _gradient(trainer)
 
 
-def directions(trainer: Trainer, before: State, gradients: Sequence[Weights], slope: Weights) -> list[Weights]:
+def directions(trainer: Trainer, before: TrainerState, gradients: Sequence[Weights], slope: Weights) -> list[Weights]:
     """u_k of each step: `slope` [weights] through the clip and AdamW (arXiv:1711.05101), which are made once more."""
     settings, leaves = trainer.settings, [{n: g.clone().requires_grad_() for n, g in one.items()} for one in gradients]
     names = {id(parameter): name for name, parameter in _named(trainer)}

@@ -57,7 +57,7 @@ Ask = Callable[[Chain], tuple[Message, ...]]
 
 
 @dataclass(kw_only=True, slots=True)
-class Walk:
+class KHopWalk:
     """An episode: the facts of its world, and what is left of the question."""
 
     look_up: LookUp
@@ -70,7 +70,7 @@ class Walk:
         return reply == f"{NOTED} {STOP}" or (len(words) == 4 and self.look_up(words[0], words[1]) == words[2])
 
 
-def search(name: str, relation: str, state: Walk) -> str:
+def search(name: str, relation: str, state: KHopWalk) -> str:
     """Look up a fact.
 
     Args:
@@ -78,12 +78,12 @@ def search(name: str, relation: str, state: Walk) -> str:
         relation: The relation, such as r3.
     """
     state.trace.note("query", f"{name} {relation}")
-    found = state.look_up(name, relation)
-    if found is None:
+    reply = state.look_up(name, relation)
+    if reply is None:
         return f"{NOTHING} {STOP}"
-    fact = (name, relation, found)
+    fact = (name, relation, reply)
     state.trace.note("document", " ".join(fact), fact in state.facts, f"{name} {relation}")
-    state.left = (found, *state.left[2:])
+    state.left = (reply, *state.left[2:])
     return f"{' '.join(fact)} {STOP}"
 
 
@@ -99,7 +99,7 @@ def plan(steps: str) -> str:
 class PeelEnv(WordsEnv):
     """Asks what is left of the question after each turn, in a fresh context."""
 
-    def __init__(self, example: Example, walk: Walk, *args: Any, ask: Ask, **settings: Any) -> None:
+    def __init__(self, example: Example, walk: KHopWalk, *args: Any, ask: Ask, **settings: Any) -> None:
         super().__init__(example, walk, *args, **settings)
         self._walk, self._ask = walk, ask
 
@@ -242,7 +242,7 @@ class KHopTask(WordsTask):
 
     def env(self, example: Example) -> Env:
         look_up = partial(self._look_up, example.metadata["world"])
-        walk = Walk(look_up=look_up, facts=example.metadata["facts"], left=example.metadata["chain"])
+        walk = KHopWalk(look_up=look_up, facts=example.metadata["facts"], left=example.metadata["chain"])
         settings = {"tools": self._tools, "verifier": self._verifier, "max_turns": self._settings.num_turns}
         if self._settings.mode == "peel":
             return PeelEnv(example, walk, self._prompter.answer_format, ask=self._messages, **settings)

@@ -43,7 +43,7 @@ Fact = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Searched:
     """What the search of an example returned, by id in order, and what was kept of it."""
 
     facts: Mapping[str, Fact]
@@ -61,7 +61,7 @@ class Found:
         return self.ask(known, self.asked) if len(known) == len(set(ids)) else None
 
 
-def keep(about: str, ids: list[str], state: Found) -> str:
+def keep(about: str, ids: list[str], state: Searched) -> str:
     """Keep these facts; all others are forgotten.
 
     Args:
@@ -80,7 +80,7 @@ def keep(about: str, ids: list[str], state: Found) -> str:
 class KeepEnv(WordsEnv):
     """Answers a call of `keep` with a fresh context."""
 
-    def __init__(self, example: Example, found: Found, form: AnswerFormat, **settings: Any) -> None:
+    def __init__(self, example: Example, found: Searched, form: AnswerFormat, **settings: Any) -> None:
         super().__init__(example, found, form, **settings)
         self._found = found
 
@@ -188,20 +188,20 @@ class KeepOneTask(WordsTask):
         rng = random.Random(derive_seed(self._seed, "keep_one", "demonstration", index))
         many, worked = rng.random() < self._settings.keep_share, rng.random() < worked_share
         facts, _ = self._facts(rng, self._settings.num_facts if many else 1 + index % FEW)
-        first, said = next(iter(facts)), []
+        first, documents = next(iter(facts)), []
         for name in rng.sample([*facts], min(FEW, len(facts))):
-            subject, relation, found = fact = facts[name]
+            subject, relation, object = fact = facts[name]
             call = f"{CALL} {self._tool.name} {subject} {name if worked else first} {CALL_END}"
-            said.append((self._question(WHICH, fact), call))
+            documents.append((self._question(WHICH, fact), call))
             if not many:
-                answer = f"{self.answered(found)} {END}"
-                said += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", found)]
-        rng.shuffle(said)
-        (opening, answer), *rest = said
+                answer = f"{self.answered(object)} {END}"
+                documents += [(self._question(WHAT, fact), answer), (f"{relation} {subject}", object)]
+        rng.shuffle(documents)
+        (opening, answer), *rest = documents
         return (f"{self._text(facts)} {opening}", answer, *(part for pair in rest for part in pair))
 
     def env(self, example: Example) -> Env:
-        found = Found(facts=example.metadata["facts"], asked=example.metadata["asked"], ask=self._reading)
+        found = Searched(facts=example.metadata["facts"], asked=example.metadata["asked"], ask=self._reading)
         return KeepEnv(
             example,
             found,

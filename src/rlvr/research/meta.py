@@ -120,16 +120,20 @@ class MetaTask(WordsTask):
     def example(self, text: str) -> Example:
         """`e1 w2 r3 . <q> e7 w2`; the answer is empty if no support tells it. UserError for other text, and where
         supports contradict each other."""
-        found = QUESTION.fullmatch(" ".join(text.split()))
-        told = set(SUPPORT.findall(found["supports"])) if found else set()
+        question = QUESTION.fullmatch(" ".join(text.split()))
+        told = set(SUPPORT.findall(question["supports"])) if question else set()
         meaning = dict(told)
-        if found is None or not len(told) == len(meaning) == len(set(meaning.values())) or not self._knows(found[0]):
+        if (
+            question is None
+            or not len(told) == len(meaning) == len(set(meaning.values()))
+            or not self._knows(question[0])
+        ):
             raise UserError(
                 f"{text[:200]!r} is no question of task={self.name}: ask e1 w2 r3 . <q> e7 w2 (to e"
                 f"{len(self._entities) - 1}, w{len(self._words) - 1}, r{len(self._relations) - 1}), with any number of "
                 "supports, in which each word means a relation of its own."
             )
-        return self._made(found[0], meaning.get(found["asked"], ""), found["supports"].count(STOP))
+        return self._made(question[0], meaning.get(question["asked"], ""), question["supports"].count(STOP))
 
     def _knows(self, text: str) -> bool:
         return {*text.split()} <= {ASK, STOP, *self._entities, *self._words, *self._relations}

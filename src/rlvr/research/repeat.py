@@ -52,7 +52,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TrainerState:
     """Weights and moments of a trainer, without its learning rate: each update sets it."""
 
     weights: Mapping[str, Tensor]
@@ -93,7 +93,7 @@ class Repeated:
     run: TrainingRun
     on_progress: Progress
     made: int = 0  # updates
-    before: State = field(init=False)
+    before: TrainerState = field(init=False)
     metrics: Mapping[str, float] = field(init=False)
     sampled: SampledGroups = field(init=False)
     batch: TokenBatch = field(init=False)
@@ -111,7 +111,7 @@ class Repeated:
 
     def save_if_due(self, step: int, metrics: Mapping[str, float], *, now: bool) -> None:
         if step == self.step - 1:
-            self.before = State.of(self.run.trainer)
+            self.before = TrainerState.of(self.run.trainer)
 
 
 def find_step(source: Path, step: int) -> Recorded:
@@ -142,7 +142,7 @@ def find_step(source: Path, step: int) -> Recorded:
     )
 
 
-def check_replays(config: Config, found: Recorded) -> None:
+def check_replays(config: Config, recorded: Recorded) -> None:
     """UserError for a run whose steps depend on more than its weights and seeds, or that lacks its first weights."""
     reasons = {
         f"engine={config.engine.name}": not config.engine.in_process and "a server drew its tokens",
@@ -153,19 +153,19 @@ def check_replays(config: Config, found: Recorded) -> None:
     }
     for setting, reason in reasons.items():
         if reason:
-            raise UserError(f"{found.folder.root} cannot be replayed number for number ({setting}): {reason}.")
+            raise UserError(f"{recorded.folder.root} cannot be replayed number for number ({setting}): {reason}.")
     is_own = config.model.from_scratch or config.warm_start.enabled
-    if found.checkpoint is None and is_own and not found.folder.warm_start.is_dir():
+    if recorded.checkpoint is None and is_own and not recorded.folder.warm_start.is_dir():
         raise UserError(
-            f"{found.folder.root} has neither a checkpoint before step {found.step} nor warm_start/: its weights of "
-            "then are lost."
+            f"{recorded.folder.root} has neither a checkpoint before step {recorded.step} nor warm_start/: its weights "
+            "of then are lost."
         )
 
 
 @contextmanager
 def repeated(
     config: Config,
-    found: Recorded,
+    recorded: Recorded,
     functions: Functions,
     on_progress: Progress,
     stopped: Stopped = never,
@@ -174,36 +174,36 @@ def repeated(
     """The step, made once more from the nearest weights before it; `on_open` sees its tasks as the run began with them.
     UserError if stopped before."""
     config = quiet(with_absolute_model(config))
-    with opened(config, functions, folder=linked(found)) as parts:
-        run = assembled(parts, found)
+    with opened(config, functions, folder=linked(recorded)) as parts:
+        run = assembled(parts, recorded)
         on_open(parts.tasks)
-        made = Repeated(step=found.step, opened=parts, run=run, on_progress=on_progress, made=run.start_step)
+        made = Repeated(step=recorded.step, opened=parts, run=run, on_progress=on_progress, made=run.start_step)
         made.save_if_due(run.start_step, {}, now=False)
-        evaluates = any(name.startswith("eval/") for name in found.metrics)
+        evaluates = any(name.startswith("eval/") for name in recorded.metrics)
 
         def evaluate() -> dict[str, float]:
-            return run.evaluate() if evaluates and made.made == found.step - 1 else {}
+            return run.evaluate() if evaluates and made.made == recorded.step - 1 else {}
 
         watched = replace(run, recorder=made, checkpoints=made, evaluate=evaluate, evaluate_every=1)
-        run_loop(watched, lambda: made.made == found.step or stopped())
-        if made.made < found.step:
-            raise UserError(f"stopped before step {found.step} was made.")
+        run_loop(watched, lambda: made.made == recorded.step or stopped())
+        if made.made < recorded.step:
+            raise UserError(f"stopped before step {recorded.step} was made.")
         yield made
 
 
 @contextmanager
-def linked(found: Recorded) -> Iterator[RunFolder]:
+def linked(recorded: Recorded) -> Iterator[RunFolder]:
     """A folder with the run's start and the one checkpoint: what a resume looks for."""
     with temporary_run() as folder:
-        if found.folder.warm_start.is_dir():
-            folder.warm_start.symlink_to(found.folder.warm_start.resolve())
-        if found.checkpoint is not None:
+        if recorded.folder.warm_start.is_dir():
+            folder.warm_start.symlink_to(recorded.folder.warm_start.resolve())
+        if recorded.checkpoint is not None:
             folder.checkpoints.mkdir()
-            (folder.checkpoints / found.checkpoint.name).symlink_to(found.checkpoint.resolve())
+            (folder.checkpoints / recorded.checkpoint.name).symlink_to(recorded.checkpoint.resolve())
         yield folder
 
 
-def assembled(parts: OpenRun, found: Recorded) -> TrainingRun:
+def assembled(parts: OpenRun, recorded: Recorded) -> TrainingRun:
     """The run's components, as a resume has them."""
     try:
         policy = started_policy(parts)
@@ -211,6 +211,6 @@ def assembled(parts: OpenRun, found: Recorded) -> TrainingRun:
         set_threads(parts.config, policy)
         return assemble(parts, policy)
     except (UserError, OSError) as error:
-        if found.checkpoint is not None and not found.checkpoint.is_dir():
-            raise UserError(f"{found.checkpoint} was removed meanwhile, by its run: repeat the command.") from error
+        if recorded.checkpoint is not None and not recorded.checkpoint.is_dir():
+            raise UserError(f"{recorded.checkpoint} was removed meanwhile, by its run: repeat the command.") from error
         raise

@@ -53,12 +53,12 @@ def read_changes(lines: Sequence[str], source: str, config: Config) -> Changes:
     """ConfigError for an unknown change, or a setting that has no effect on the update or changes what is sampled."""
     drop, rewards, masks, settings = list[int](), dict[int, float](), dict[int, tuple[int, int] | None](), list[str]()
     for line in lines:
-        if found := re.fullmatch(r"drop=\[?(\d+(?:,\s*\d+)*)\]?", line):
-            drop += map(int, found[1].split(","))
-        elif found := re.fullmatch(r"reward\.(\d+)=([-+.\deE]+)", line):
-            rewards[int(found[1])] = _number(line, found[2])
-        elif found := re.fullmatch(r"mask\.(\d+)='?(?:(all)|(\d+)(?:\.\.(\d+))?)'?", line):
-            masks[int(found[1])] = bounds = None if found[2] else (int(found[3]), int(found[4] or found[3]))
+        if match := re.fullmatch(r"drop=\[?(\d+(?:,\s*\d+)*)\]?", line):
+            drop += map(int, match[1].split(","))
+        elif match := re.fullmatch(r"reward\.(\d+)=([-+.\deE]+)", line):
+            rewards[int(match[1])] = _number(line, match[2])
+        elif match := re.fullmatch(r"mask\.(\d+)='?(?:(all)|(\d+)(?:\.\.(\d+))?)'?", line):
+            masks[int(match[1])] = bounds = None if match[2] else (int(match[3]), int(match[4] or match[3]))
             if bounds is not None and bounds[0] > bounds[1]:
                 raise ConfigError(f"--what-if {line}: the first token comes before the last: say mask.N=FIRST..LAST.")
         elif re.match(r"(algorithm|trainer)\.\w+=", line):
@@ -119,13 +119,13 @@ def _tokens(batch: TokenBatch, episode: int) -> Iterator[tuple[int, int]]:
         yield from ((row, column) for column in range(int(batch.lengths[row])))
 
 
-def what_if(made: Repeated, found: Recorded, changes: Changes, lines: Sequence[str]) -> WhatIf:
+def what_if(made: Repeated, recorded: Recorded, changes: Changes, lines: Sequence[str]) -> WhatIf:
     """Both updates, from the same weights and samples."""
     batch = to_batch(made.sampled.groups)
     changed = changed_batch(batch, changes)
     run = made.run
     if changes.config is not None:
-        run = assembled(replace(made.opened, config=quiet(with_absolute_model(changes.config))), found)
+        run = assembled(replace(made.opened, config=quiet(with_absolute_model(changes.config))), recorded)
     parts = _parts(batch, changes)
     return WhatIf(
         changes=lines,

@@ -35,10 +35,10 @@ def best(scores: Scores, top_n: int, above: float = -math.inf) -> npt.NDArray[np
 
     `best([0.1, 0.7, -inf, 0.7], 3)` is [1, 3, 0].
     """
-    found = np.flatnonzero(scores > above)
-    values = scores[found]
-    if 0 < top_n < len(found):
-        place = len(found) - top_n
+    places = np.flatnonzero(scores > above)
+    values = scores[places]
+    if 0 < top_n < len(places):
+        place = len(places) - top_n
         kept = values >= np.partition(values, place)[place]  # includes all ties with the last one; sorted below
-        found, values = found[kept], values[kept]
-    return found[np.argsort(-values, kind="stable")[: max(top_n, 0)]]
+        places, values = places[kept], values[kept]
+    return places[np.argsort(-values, kind="stable")[: max(top_n, 0)]]

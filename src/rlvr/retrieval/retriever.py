@@ -128,38 +128,40 @@ class Retriever(Component, ABC):
         query = readable(query[:MAX_QUERY_CHARS])
         if top_n < 1 or not WORD.search(query):
             return []
-        found: Any
+        results: Any
         try:
             if inspect.iscoroutinefunction(self.search) or (self.is_instant and self._corpus is None):
-                found = self.search(query, documents, top_n)
+                results = self.search(query, documents, top_n)
             else:
-                found = await self._threads.run(self.name, partial(self.search, query, documents, top_n))
-            found = await found if inspect.isawaitable(found) else found
-            found = list(found) if isinstance(found, Iterable) and not isinstance(found, str | dict) else found
+                results = await self._threads.run(self.name, partial(self.search, query, documents, top_n))
+            results = await results if inspect.isawaitable(results) else results
+            results = (
+                list(results) if isinstance(results, Iterable) and not isinstance(results, str | dict) else results
+            )
         except UserError:
             raise
         except Exception as error:  # user code
             said = ascii_text(described(error, own_only=True))
             raise RetrievalError(f"task.retriever={self.name}: its search failed ({said}).") from error
-        if not self._fits(found, documents):
+        if not self._fits(results, documents):
             raise RetrievalError(
-                f"task.retriever={self.name}: its search returned {ascii_text(f'{found!r:.80}')}; it must return a "
+                f"task.retriever={self.name}: its search returned {ascii_text(f'{results!r:.80}')}; it must return a "
                 "list of documents out of those that it is given (set is_local = False in a class that finds others)."
             )
-        ranked = [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(found, start=1)]
+        ranked = [one if isinstance(one, Found) else Found(one, 1 / rank) for rank, one in enumerate(results, start=1)]
         return ranked[:top_n]
 
-    def _fits(self, found: Any, documents: Sequence[Document]) -> bool:
+    def _fits(self, results: Any, documents: Sequence[Document]) -> bool:
         """Whether a search returned allowed documents. The `Found` of our own indexes are not checked."""
-        if not isinstance(found, list):
+        if not isinstance(results, list):
             return False
-        if not all(isinstance(one.document if isinstance(one, Found) else one, Document) for one in found):
+        if not all(isinstance(one.document if isinstance(one, Found) else one, Document) for one in results):
             return False
-        if not self.is_local or all(isinstance(one, Found) for one in found):
+        if not self.is_local or all(isinstance(one, Found) for one in results):
             return True
         is_corpus = self._corpus is not None and documents is self._corpus.documents
         known = self._corpus_ids if is_corpus else {document.id for document in documents}
-        return all(one.id in known for one in found if isinstance(one, Document))
+        return all(one.id in known for one in results if isinstance(one, Document))
 
     @cached_property
     def _corpus_ids(self) -> frozenset[str]:

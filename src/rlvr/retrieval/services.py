@@ -139,8 +139,8 @@ class ServiceRetriever(Retriever, ABC):
                     raise
                 except Exception as error:  # no common base class; uncaught, the tool would tell the model
                     late = f"nothing within {self.retrieval.timeout_s:g} s"
-                    said = str(error) or type(error).__name__
-                    problem = late if isinstance(error, TimeoutError) else f"{said[:200]!a}"
+                    reason = str(error) or type(error).__name__
+                    problem = late if isinstance(error, TimeoutError) else f"{reason[:200]!a}"
                     continue
                 if status == 200:
                     self._failed.append(False)
@@ -150,13 +150,13 @@ class ServiceRetriever(Retriever, ABC):
                     raise self._error(f"refuses the request ({problem}); check its address, key and model.")
         self._failed.append(True)
         share, number = self.retrieval.max_error_share, sum(self._failed)
-        said = f"does not answer after {tries} request{'s' * (tries > 1)} ({problem})"
+        reason = f"does not answer after {tries} request{'s' * (tries > 1)} ({problem})"
         if number > share * WATCHED_SEARCHES:
             raise self._error(
-                f"{said}; {number} of the last {WATCHED_SEARCHES} searches failed, more than "
+                f"{reason}; {number} of the last {WATCHED_SEARCHES} searches failed, more than "
                 f"task.retrieval.max_error_share={share:g}; see that it runs, and go on with resume=true."
             )
-        raise NoAnswerError(f"the service at {self._url} {said}; see that it runs.")
+        raise NoAnswerError(f"the service at {self._url} {reason}; see that it runs.")
 
     async def _exchange(self, client: AsyncClient, body: Mapping[str, Any]) -> tuple[int, str]:
         content = json.dumps(body).encode()  # escapes lone surrogates
@@ -212,12 +212,12 @@ class Rerank(ServiceRetriever):
         body = {"query": query, "documents": texts, "top_n": min(top_n, len(documents)), "return_documents": False}
         model = {} if self.retrieval.service_model is None else {"model": self.retrieval.service_model}
         results = (await self.post(model | body, _Ranks)).results
-        found: dict[int, Found] = {}
+        ranked: dict[int, Found] = {}
         for result in sorted(results, key=lambda one: (-one.relevance_score, one.index)):
             if result.index >= len(documents):
                 raise self._error(f"answers with the index {result.index} for {len(documents)} documents.")
-            found.setdefault(result.index, Found(documents[result.index], result.relevance_score))
-        return list(found.values())
+            ranked.setdefault(result.index, Found(documents[result.index], result.relevance_score))
+        return list(ranked.values())
 
 
 @register("retriever", "search")
@@ -235,13 +235,13 @@ class SearchService(ServiceRetriever):
         super().check(tool_timeout_s)
 
     async def search(self, query: str, documents: Sequence[Document], top_n: int) -> list[Document]:
-        found: dict[str, Document] = {}
+        by_id: dict[str, Document] = {}
         for passage in (await self.post({"query": query, "top_n": top_n}, _Passages)).results:
             full = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
             name = passage.id if passage.id is not None else hashlib.sha256(full).hexdigest()[:12]
             name, title, text = map(readable, (str(name), passage.title, passage.text))
-            found.setdefault(name, Document(id=name, title=title, text=text))
-        return list(found.values())
+            by_id.setdefault(name, Document(id=name, title=title, text=text))
+        return list(by_id.values())
 
 
 async def _opened(url: str) -> AsyncIterator[AsyncClient]:

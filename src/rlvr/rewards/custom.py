@@ -131,15 +131,15 @@ class Custom(Part):
 
 def _columns(attempt: Attempt) -> dict[str, Any]:
     """What TRL passes for one completion: it and its prompt, as messages if the data's are, and the columns."""
-    example, prompt, said = attempt.example, attempt.prompt, attempt.text
+    example, prompt, completion = attempt.example, attempt.prompt, attempt.text
     if example.metadata.get("has_messages"):
         prompt = [_dumped(message) for message in example.messages]
-        said = [{"role": "assistant", "content": said}]
+        completion = [{"role": "assistant", "content": completion}]
     answer = example.metadata.get("gold_as_given", example.answer)
     others = {name: value for name, value in example.metadata.items() if name not in OURS}
     columns = {"answer": answer, **others, **example.row}
     passed = {name: value for name, value in columns.items() if name not in NOT_PASSED}
-    return deepcopy(passed) | {"prompts": prompt, "completions": said}  # the function may change what it gets
+    return deepcopy(passed) | {"prompts": prompt, "completions": completion}  # the function may change what it gets
 
 
 def _dumped(message: Message) -> dict[str, Any]:

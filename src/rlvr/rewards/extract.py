@@ -85,11 +85,11 @@ def find_blocks(text: str, markers: Markers) -> Blocks | None:
     """The blocks of `text`; None unless the solution markers occur exactly once, the reasoning markers both once or
     not at all, and all in order."""
     has_reasoning = markers.reasoning_start in text or markers.reasoning_end in text
-    found = markers.in_order if has_reasoning else markers.in_order[2:]
-    if any(text.count(marker) != 1 for marker in found):
+    marks = markers.in_order if has_reasoning else markers.in_order[2:]
+    if any(text.count(marker) != 1 for marker in marks):
         return None
     pieces = []
-    for marker in found:
+    for marker in marks:
         piece, cut, text = text.partition(marker)
         if not cut:
             return None

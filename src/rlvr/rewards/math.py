@@ -55,17 +55,17 @@ class MathEqual(AnswerPart):
         answer, example = attempt.answer, attempt.example
         if answer is None or len(answer) > MAX_ANSWER_CHARS:
             return Grade(value=self.invalid_value, status="invalid")
-        found = (
+        verdict = (
             "no gold"
             if len(example.answer) > MAX_ANSWER_CHARS
             else compare(example.answer, answer, prompt=attempt.prompt, lenient=self.lenient)
         )
-        if found == "no gold":
+        if verdict == "no gold":
             message = f"the gold answer {example.answer!r:.80} of example {example.id!r} is no expression"
             return Grade.failed(message, bad_data=True)
-        if found == "no answer":
+        if verdict == "no answer":
             return Grade(value=self.invalid_value, status="invalid")
-        return Grade(value=1.0 if found == "equal" else self.wrong_value)
+        return Grade(value=1.0 if verdict == "equal" else self.wrong_value)
 
 
 @register("metric", "math")

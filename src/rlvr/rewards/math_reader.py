@@ -165,17 +165,17 @@ def _figure(body: str) -> Reading | None:
 
 def _clock(body: str) -> Reading | None:
     """A time. Without a zero, seconds or half of the day it may also be a ratio in its lowest terms: 2:15."""
-    found = _CLOCK.fullmatch(body)
-    if found is None:
+    match = _CLOCK.fullmatch(body)
+    if match is None:
         return None
-    hours, minutes, seconds, half = found.groups()
+    hours, minutes, seconds, half = match.groups()
     hour, half = int(hours), (half or "").lower()
     if half and not 1 <= hour <= 12:
         return None
     if not half and (hour > 12 or hour == 0):  # as with a half: 18:00 is 6:00 PM
         hour, half = hour % 12 or 12, "p" if 12 < hour < 24 else "a"
     time = f"{hour}:{minutes}:{seconds or '00'} {half}".strip()
-    is_ratio = not (seconds or found[4] or hours.startswith("0")) and math.gcd(int(hours), int(minutes)) == 1
+    is_ratio = not (seconds or match[4] or hours.startswith("0")) and math.gcd(int(hours), int(minutes)) == 1
     is_ratio = is_ratio and not minutes.startswith("0")
     return Reading(sympy.Rational(int(hours), int(minutes)) if is_ratio else time, time=time)
 

@@ -117,27 +117,27 @@ def _unmarked(body: str) -> str | None:
 
 def _unwrapped(body: str) -> str | None:
     """What stands in the wrappers that the whole body consists of; None if it has none."""
-    found, rest = "", body
+    plain, rest = "", body
     while rest:
         opened = _OPENING.match(rest)
         end = opened and _closing(rest, opened)
         if not opened or not end:
             return None
-        found, rest = f"{found}{rest[opened.end() : end[0]].strip()}", rest[end[1] :]
+        plain, rest = f"{plain}{rest[opened.end() : end[0]].strip()}", rest[end[1] :]
         after = _AFTER.fullmatch(rest)
         if after:  # a unit or a percent sign
-            return f"{found}\\%" if after[1] else f"{found}\\text{{ {after[2]} }}"
+            return f"{plain}\\%" if after[1] else f"{plain}\\text{{ {after[2]} }}"
         between = _BETWEEN.match(rest)
         if rest and not (between and between[0]) and not rest.startswith("\\boxed"):
             return None
         if rest and between:
             word = next(filter(None, between.groups()), "")
             is_or = word in ("or", "lor", "vee")
-            found += r" \text{ or } " if is_or else r" \text{ and } " if word else ", "
+            plain += r" \text{ or } " if is_or else r" \text{ and } " if word else ", "
             rest = rest[between.end() :]
             if not rest:
                 return None
-    return found if body else None
+    return plain if body else None
 
 
 def _closing(text: str, opened: re.Match[str]) -> tuple[int, int] | None:
@@ -166,13 +166,13 @@ def is_balanced(body: str) -> bool:
 def split_by_words(body: str) -> tuple[list[str], list[str]]:
     """Parts between `and`, `or` at the top level of braces and brackets, and what joins them, as ` \\text{ or } `."""
     parts, joins, start = list[str](), list[str](), 0
-    for found in _JOINED.finditer(body):
-        before = re.sub(r"\\[{}]", "", body[: found.start()])
+    for joint in _JOINED.finditer(body):
+        before = re.sub(r"\\[{}]", "", body[: joint.start()])
         if before.count("{") == before.count("}"):
-            parts.append(body[start : found.start()])
-            word = next(filter(None, found.groups()))
+            parts.append(body[start : joint.start()])
+            word = next(filter(None, joint.groups()))
             joins.append(r" \text{ or } " if word in ("or", "lor", "vee") else r" \text{ and } ")
-            start = found.end()
+            start = joint.end()
     parts.append(body[start:])
     return (parts, joins) if all(part.strip(" ,") for part in parts) else ([body], [])
 
@@ -200,12 +200,12 @@ def _is_unit(found: re.Match[str], known: frozenset[str]) -> bool:
     return is_measure(word) and (is_apart or word in _NEAR_UNITS)
 
 
-def _repeating(found: re.Match[str]) -> str:
+def _repeating(match: re.Match[str]) -> str:
     """`0.1\\overline{6}` as `\\frac{15}{90}`."""
-    whole, fixed, bar, one, first, middle, last = found.groups()
+    whole, fixed, bar, one, first, middle, last = match.groups()
     period = bar or one or first + (middle or "") + (last or "")
     if first and not last and middle:
-        return found[0]
+        return match[0]
     before = int((whole or "0") + fixed)
     top = int((whole or "0") + fixed + period) - before
     return rf"\frac{{{top}}}{{{10 ** len(fixed) * (10 ** len(period) - 1)}}}"

@@ -48,12 +48,12 @@ def compare(gold: str, answer: str, *, prompt: str = "", lenient: bool = False) 
     strict = _compared(read(gold, known), read(answer, known))
     if not lenient or strict == "equal":
         return strict
-    golds, said = [*_strictly(gold), *_loosely(gold)], _loosely(answer)
+    golds, answers = [*_strictly(gold), *_loosely(gold)], _loosely(answer)
     if not golds:
         return "no gold"
-    if not said:
+    if not answers:
         return "no answer"
-    equal = any(_verified(one, other) for one, other in itertools.product(golds, said))
+    equal = any(_verified(one, other) for one, other in itertools.product(golds, answers))
     return "equal" if equal else "different"
 
 
@@ -271,13 +271,13 @@ def _loosely(text: str) -> list[Any]:
     """What math-verify finds in a text; nothing where it fails, as on some texts that are no expression."""
     try:
         # no fallback: two unparsable texts must not be equal
-        found = parse(text, fallback_mode="no_fallback", parsing_timeout=cast(int, None), raise_on_error=True)
+        parsed = parse(text, fallback_mode="no_fallback", parsing_timeout=cast(int, None), raise_on_error=True)
     except MemoryError:
         raise
     except Exception:
         return []
     # exclude 1/0; a text is what math-verify found and could not read
-    return [one for one in found if not isinstance(one, str) and not one.has(sympy.zoo, sympy.nan)]
+    return [one for one in parsed if not isinstance(one, str) and not one.has(sympy.zoo, sympy.nan)]
 
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are disabled

@@ -160,16 +160,16 @@ def hop_answers(attempt: Attempt, state: QaState) -> float | None:
         return None
     text = _written(attempt, final, HOP_WORDS * len(hops))
     shown = {state.support[name] for name in state.retrieved if name in state.support}
-    found = sum(hop.fact in shown and _stands_in(hop.answer, text) for hop in hops[:-1])
+    num_named = sum(hop.fact in shown and _stands_in(hop.answer, text) for hop in hops[:-1])
     if final is not None:
-        found += answer_scores(state.rules, final.answer, golds_of(attempt.example), number_words=False).em == 1.0
-    if not found:
+        num_named += answer_scores(state.rules, final.answer, golds_of(attempt.example), number_words=False).em == 1.0
+    if not num_named:
         return 0.0
     about = [_spaced(text) for hop in hops for text in (hop.question, hop.answer)]
     supporting = {normalize_answer(state.title(name)) for name in state.support}
     others = {normalize_answer(title) for title in state.distractors} - supporting
     named = sum(_stands_in(title, text) and not any(_stands_in(title, one) for one in about) for title in others)
-    return found / len(hops) * found / (found + named)
+    return num_named / len(hops) * num_named / (num_named + named)
 
 
 def _written(attempt: Attempt, final: FinalAnswer | None, num_words: int) -> str:
@@ -345,7 +345,7 @@ class Combined(_DocumentPart):
 
     def grade(self, attempt: Attempt) -> Grade:
         state, final = _state(attempt), final_answer(attempt)
-        found = state.shares(state.retrieved)
+        shares = state.shares(state.retrieved)
         em, f1, cited, form = 0.0, 0.0, 0.0, 0.0
         if final is not None:
             golds = golds_of(attempt.example)
@@ -353,9 +353,9 @@ class Combined(_DocumentPart):
             cited, form = state.shares(final.cited).recall, final.form
         if self.formula == "spec":
             weight = hop_factor(state.hops, "capped")
-            value = (em * weight + f1 * weight) / 2 + 0.5 * found.recall
+            value = (em * weight + f1 * weight) / 2 + 0.5 * shares.recall
         else:
-            parts = 0.9 * em + 1.0 * f1 + 1.0 * found.recall + 0.4 * found.precision + 0.6 * cited + 0.1 * form
+            parts = 0.9 * em + 1.0 * f1 + 1.0 * shares.recall + 0.4 * shares.precision + 0.6 * cited + 0.1 * form
             value = hop_factor(state.hops, "linear") * parts / 4.0
         return Grade(value=value, status="invalid" if final is None else "scored")
 

@@ -61,19 +61,21 @@ def same_in_finqa(prediction: Answer, gold: Answer) -> bool:
     )
 
 
-def _shows(said: Fraction, gold: Fraction, prediction: Number) -> bool:
+def _shows(answer: Fraction, gold: Fraction, prediction: Number) -> bool:
     """Whether `said`, a reading of the prediction, is `gold` to 5 decimals or rounded to the prediction's digits."""
-    if abs(float(said) - float(gold)) > 1e-4 + 0.01 * abs(float(said)):  # clearly different; exact arithmetic is slow
+    if abs(float(answer) - float(gold)) > 1e-4 + 0.01 * abs(
+        float(answer)
+    ):  # clearly different; exact arithmetic is slow
         return False
-    difference = abs(said - gold)
-    if difference <= Fraction(1, 10**FINQA_PLACES) and round(said, FINQA_PLACES) == round(gold, FINQA_PLACES):
+    difference = abs(answer - gold)
+    if difference <= Fraction(1, 10**FINQA_PLACES) and round(answer, FINQA_PLACES) == round(gold, FINQA_PLACES):
         return True
     if prediction.decimals is None:
         return False
     last_digit = Fraction(10) ** -prediction.decimals  # value of the last digit as written
     written = abs(prediction.value / prediction.unit)
     shown = written >= 10 ** (FINQA_DIGITS - 1) * last_digit
-    return shown and 2 * difference * written <= last_digit * abs(said)
+    return shown and 2 * difference * written <= last_digit * abs(answer)
 
 
 class _Compared(AnswerPart):

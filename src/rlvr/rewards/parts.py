@@ -241,16 +241,16 @@ class _Remote:
             importlib.import_module(module)
 
 
-def to_grade(found: object) -> Grade | str:
+def to_grade(returned: object) -> Grade | str:
     """The returned value as a `Grade`, or a description of an invalid one.
 
     1, True, 0.5, Fraction(1, 2), a 0-d array or tensor   Grade(value=...)
     None                                                  Grade(value=0.0, status="invalid")
     NaN, "1.0", [1.0], Grade(value=1.0, status="great")   "float nan", "str '1.0'", "list [1.0]", "status 'great'"
     """
-    if found is None:
+    if returned is None:
         return INVALID
-    grade = found if isinstance(found, Grade) else Grade(value=found)  # type: ignore[arg-type]
+    grade = returned if isinstance(returned, Grade) else Grade(value=returned)  # type: ignore[arg-type]
     if grade.status not in STATES:
         return f"status {grade.status!r:.80}"
     if grade.status == "error" or (type(grade.value) is float and math.isfinite(grade.value)):

@@ -88,8 +88,8 @@ class RpnVerifier:
 
     async def verify(self, attempt: Attempt) -> Score:
         score = await self._verifier.verify(attempt)
-        written, found = attempt.completion.split(), _boxed(attempt)
-        ended, correct = END in written, found == attempt.example.answer
+        written, boxed = attempt.completion.split(), _boxed(attempt)
+        ended, correct = END in written, boxed == attempt.example.answer
         derivation = _derivation(attempt, written[: written.index(END)] if ended else written)
         diagnostics, trace = dict(score.diagnostics), ()
         if derivation is not None:  # neither the expression nor a cut-off line is graded
@@ -98,6 +98,6 @@ class RpnVerifier:
                 diagnostics["valid_steps"] = sum(right) / len(right)
             graded = (None, *right) if ended else (None, *right[:-1], None)
             trace = tuple(map(make_step, repeat("step", MAX_STEPS), map(" ".join, lines), graded))
-        if found is not None:
-            trace = (*trace, make_step("answer", found, correct))
+        if boxed is not None:
+            trace = (*trace, make_step("answer", boxed, correct))
         return replace(score, diagnostics=diagnostics, trace=trace)

@@ -208,13 +208,13 @@ def _ask(link: socket.socket, request: bytes, timeout_s: float) -> tuple[CallRes
         link.settimeout(seconds)
         link.sendall(request)
         with link.makefile("rb") as lines:
-            found = json.loads(lines.readline(_MAX_REPLY_BYTES))
-            if found == "loaded":
+            reply = json.loads(lines.readline(_MAX_REPLY_BYTES))
+            if reply == "loaded":
                 what, seconds, died = "timed out", timeout_s, _DIED
                 link.settimeout(seconds)
-                found = json.loads(lines.readline(_MAX_REPLY_BYTES))
-        is_last = found.pop("last", False)
-        return CallResult(**found), is_last
+                reply = json.loads(lines.readline(_MAX_REPLY_BYTES))
+        is_last = reply.pop("last", False)
+        return CallResult(**reply), is_last
     except TimeoutError:
         return CallResult(status="timeout", message=f"{what} after {seconds:g} s"), True
     except Exception:  # it died, or its answer is invalid

@@ -43,13 +43,13 @@ def evaluate_all(
     """
 
     async def play() -> dict[str, Records]:
-        found = {}
+        played = {}
         for task in tasks:
             examples = world.share(examples_of(task, config.evaluation.limit))
             with progress(f"evaluating {task.name}") as on_progress:
                 one, session = player(task), Session(on_progress=on_progress)
-                found[task.name] = await play_set(one, task, examples, *_draws(config, one), session)
-        return found
+                played[task.name] = await play_set(one, task, examples, *_draws(config, one), session)
+        return played
 
     return {name: conclude(name, records, world=world) for name, records in run(play()).items()}
 
@@ -68,7 +68,7 @@ def evaluate_into(
     with the same settings resumes an interrupted one; `on_note` gets a sentence for each damaged line, which is
     measured again. UserError if the file holds an evaluation with other settings, or cannot be written.
     """
-    config, tasks, found = inference.config, inference.tasks.eval_sets, dict[str, Records]()
+    config, tasks, by_task = inference.config, inference.tasks.eval_sets, dict[str, Records]()
     origins = {task.name: origin_of(inference, task, split) for task in tasks}
     settings = {origin.settings for origin in origins.values()}
     with RecordFile(path, settings) if path else nullcontext() as file, asyncio.Runner() as loop:
@@ -77,8 +77,8 @@ def evaluate_into(
         for task in tasks:
             examples, player = examples_of(task, config.evaluation.limit, split), inference.player(task)
             session = Session(origin=origins[task.name], file=file, on_progress=on_progress)
-            found[task.name] = loop.run(play_set(player, task, examples, *_draws(config, player), session))
-        results = {name: conclude(name, records) for name, records in found.items()}
+            by_task[task.name] = loop.run(play_set(player, task, examples, *_draws(config, player), session))
+        results = {name: conclude(name, records) for name, records in by_task.items()}
         if file:
             file.finish([record for result in results.values() for record in result.records])
     return results

@@ -37,11 +37,11 @@ def fail_together(world: World) -> Iterator[None]:
             raise SystemExit(error.exit_code if isinstance(error, UserError) else 1) from error
         if isinstance(error, RuntimeError) and LOST.search(str(error)):
             # `[/x/gloo/transport/tcp/pair.cc:537] Read error [::1]:4321: Connection reset by peer. This is ...`
-            said = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().splitlines()[0].split(". ")[0])
+            sentence = re.sub(r"^\[[^\]]*\] ", "", str(error).strip().splitlines()[0].split(". ")[0])
             raise UserError(
                 f"process {world.rank} of {world.size} has lost another one (killed, or out of memory?): see the "
                 "earlier messages, and repeat the command with its run_dir and "
-                f"resume=true (torch says: {said})"
+                f"resume=true (torch says: {sentence})"
             ) from error
         raise
 
@@ -108,11 +108,11 @@ def check_shares(config: Config, world: World) -> None:
 
 def shared_folder(root: Path | None, world: World) -> Path:
     """Rank 0's run folder, on every rank. UserError if a machine does not see it."""
-    found = world.first(root) or Path()
-    unseen = [rank for rank, seen in enumerate(world.gather(found.is_dir())) if not seen]
+    folder = world.first(root) or Path()
+    unseen = [rank for rank, seen in enumerate(world.gather(folder.is_dir())) if not seen]
     if unseen:
         raise UserError(
-            f"run_dir={found}: process {unseen[0]} does not see this folder of process 0; choose one on a file system "
+            f"run_dir={folder}: process {unseen[0]} does not see this folder of process 0; choose one on a file system "
             "that all machines share, and start the command in the same folder on each."
         )
-    return found
+    return folder

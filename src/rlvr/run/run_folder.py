@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rlvr.config import Config
-from rlvr.config.checks import check_place
 from rlvr.config.compose import read_yaml, to_run_yaml
+from rlvr.config.sections import check_place
 from rlvr.errors import ConfigError, UserError
 from rlvr.lines import resuming
 from rlvr.records.files import write_atomically, writing

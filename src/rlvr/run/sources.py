@@ -37,12 +37,12 @@ def inference_config(
     Raises:
         UserError: the model belongs to no run, and `task` is None; ConfigError if it is there or an endpoint.
     """
-    own = own_config(model, overrides if task is None else (), config_dir)
+    of_run = own_config(model, overrides if task is None else (), config_dir)
     if task is None:
-        return own or _refuse(model)
-    if own is None or task not in {**own.evaluation.also, **own.task.bundles}:
+        return of_run or _refuse(model)
+    if of_run is None or task not in {**of_run.evaluation.also, **of_run.task.bundles}:
         return load_task_config(task, overrides, config_dir=config_dir)
-    config = own_config(model, overrides) or own
+    config = own_config(model, overrides) or of_run
     return config.with_bundle({**config.evaluation.also, **config.task.bundles}[task], name=task)
 
 

@@ -54,7 +54,7 @@ OF_DATA = ("seed", "task.", "prompt.", "markers", "evaluation.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class TaskRows:
     """Of a task."""
 
     numbers: Mapping[str, int]  # "training" and "held-out"; empty: endless
@@ -68,7 +68,7 @@ class Start:
     step: int  # updates before it
     settings: Mapping[str, Any]  # by dotted key
     libraries: Mapping[str, str]
-    data: Mapping[str, Rows]  # by name of the task
+    data: Mapping[str, TaskRows]  # by name of the task
 
 
 _START = TypeAdapter(Start)
@@ -104,11 +104,11 @@ def made_from(step: int, config: Config, tasks: Tasks) -> Start:
 @cache  # what this process runs stays as it is
 def libraries() -> dict[str, str]:
     """Versions of what is installed, and a hash of our own code: an editable installation changes without one."""
-    found = {"rlvr": rlvr.__version__, "python": platform.python_version()}
+    versions = {"rlvr": rlvr.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name) or "?"  # None: damaged metadata
-    return found | {CODE: _code()}
+            versions[name] = version(name) or "?"  # None: damaged metadata
+    return versions | {CODE: _code()}
 
 
 def _code() -> str:
@@ -123,12 +123,12 @@ def _settings(config: Config) -> Iterator[tuple[str, Any]]:
     return ((key, value) for key, value in leaf_values(values) if not key.startswith(NUMBERS_STAY))
 
 
-def _rows(task: Task, config: Config, like: Rows | None = None) -> Rows:
+def _rows(task: Task, config: Config, like: TaskRows | None = None) -> TaskRows:
     """A task's examples: all of them, or as many as in `like`."""
     num = like.examples if like else task.sizes[0] if task.sizes else ENDLESS
     examples, train = _hash(_stream(task, num, math.inf if like else PATIENCE_S))
     held_out = task.eval_examples(config.evaluation.limit) if config.evaluation.every else ()
-    return Rows(numbers=_numbers(task), examples=examples, train=train, held_out=_hash(held_out)[1])
+    return TaskRows(numbers=_numbers(task), examples=examples, train=train, held_out=_hash(held_out)[1])
 
 
 def _numbers(task: Task) -> dict[str, int]:
@@ -201,15 +201,15 @@ def _of_library(name: str, before: str, now: str | None) -> str:
 
 def other_data(start: Start, config: Config, tasks: Tasks) -> list[str]:
     """A sentence for each task whose rows or examples are not those of the run."""
-    found = []
+    sentences = []
     for task in tasks.eval_sets:
         before = start.data.get(task.name)
         if before is not None and (said := _difference(before, task, config)):
-            found.append(f"the data of {task.name} changed: {said}")
-    return found
+            sentences.append(f"the data of {task.name} changed: {said}")
+    return sentences
 
 
-def _difference(before: Rows, task: Task, config: Config) -> str | None:
+def _difference(before: TaskRows, task: Task, config: Config) -> str | None:
     numbers = _numbers(task)
     counts = [
         f"{numbers.get(kind, 0)} {kind} rows, and {count} in the run"

@@ -27,21 +27,21 @@ def teachers(
     config: Config, policy: HubPolicy, microbatch_tokens: int, note: Callable[[str], None]
 ) -> dict[str, LocalTeacher | RemoteTeacher]:
     """The teachers by the names that columns give them; START is the trainer's own."""
-    found: dict[str, LocalTeacher | RemoteTeacher] = {}
+    made: dict[str, LocalTeacher | RemoteTeacher] = {}
     for name in _names(config):
         if name.startswith(ENDPOINT):
             from rlvr.engines.prompt_logprobs import open_teacher
 
-            found[name] = open_teacher(name, policy.tokenizer, temperature=config.rollout.temperature)
+            made[name] = open_teacher(name, policy.tokenizer, temperature=config.rollout.temperature)
             continue
         with progress(f"loading the teacher {name}"):
             teacher = load_teacher(weights_of(name), policy, _dtype(config, policy))
             teacher = replace(teacher, prompts=policy.prompts)
         layout, columns = choose_layout(teacher), line_columns(teacher.model)
         packing = Packing(layout=layout, max_tokens=microbatch_tokens, columns=columns, note=note)
-        found[name] = LocalTeacher(partial(nullcontext, teacher), packing)
+        made[name] = LocalTeacher(partial(nullcontext, teacher), packing)
         note(f"teacher: {name}, {teacher.num_weights:,} weights in {str(teacher.dtype).removeprefix('torch.')}")
-    return found
+    return made
 
 
 def check_teachers(config: Config) -> None:

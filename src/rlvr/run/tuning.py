@@ -124,24 +124,24 @@ def lessons_of(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> Lessons | N
 
 
 def _demonstrated(run: OpenRun, policy: HubPolicy) -> list[Episode]:
-    config, found, reasons = run.config, list[Episode](), list[str]()
+    config, right, reasons = run.config, list[Episode](), list[str]()
     for task in run.tasks.own.eval_sets():
         shown = task.demonstrations(task.num_examples(config.warm_start.num_examples))
         episodes, left_out = all_encoded(shown, task.env, make_chat(config, policy, task), context_tokens(policy))
         reasons += [f"{len(ids):,} {why} (first: {ids[0]})" for why, ids in left_out.items()]
-        found += episodes
+        right += episodes
     said = f" (left out: {', '.join(reasons)})" if reasons else ""
-    if not found:
+    if not right:
         raise _without(run.tasks, said)
-    run.console.note(f"warm start: {len(found):,} demonstrations{said}")
-    return found
+    run.console.note(f"warm start: {len(right):,} demonstrations{said}")
+    return right
 
 
 def _own(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> list[Episode] | None:
     config, world, settings = run.config, run.world, run.config.warm_start
     rollout = config.rollout.model_copy(update={"group_size": settings.samples})
     engine = engine_of_run(run, policy, _memory(run, policy, choose_layout(policy)))
-    found, seed = list[Group](), derive_seed(config.seed, "warm start")
+    groups, seed = list[Group](), derive_seed(config.seed, "warm start")
     with Executor() as executor, closing(engine):
         engine.load_weights(0)
         for task in run.tasks.own.eval_sets():
@@ -155,16 +155,16 @@ def _own(run: OpenRun, policy: HubPolicy, stopped: Stopped) -> list[Episode] | N
                 if stopped():
                     return None
                 indices = range(first, min(total, first + rollout.prompts_per_step))
-                found += samples.of(indices)
+                groups += samples.of(indices)
                 run.console.advance(indices.stop)
-    unique = {token_ids(one): one for group in found for one in group.episodes}
-    of_all = f"{settings.samples * len(found):,} samples of {len(found):,} questions"
+    unique = {token_ids(one): one for group in groups for one in group.episodes}
+    of_all = f"{settings.samples * len(groups):,} samples of {len(groups):,} questions"
     if not unique:
         raise UserError(
             f"warm_start.source=own: none of {of_all} is right: raise warm_start.samples or warm_start.num_examples, "
             "or set warm_start.source=demonstrations."
         )
-    solved = sum(bool(group.episodes) for group in found)
+    solved = sum(bool(group.episodes) for group in groups)
     run.console.note(f"warm start: {len(unique):,} different right ones, to {solved:,} questions, in {of_all}")
     return list(unique.values())
 

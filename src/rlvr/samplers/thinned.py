@@ -33,19 +33,19 @@ class Thinned(Uniform):
 
     def take(self, count: int) -> list[int]:
         """The next `count` examples that are kept. UserError if there are none."""
-        found: list[int] = []
+        chosen: list[int] = []
         last = self._cursor
-        while len(found) < count:
+        while len(chosen) < count:
             chance = self.chance(self.stream.train_example(self._cursor))
             if random.Random(derive_seed(self.seed, "sampler", self._cursor)).random() < chance:
-                found.append(last := self._cursor)
+                chosen.append(last := self._cursor)
             self._cursor += 1
             if self._cursor - last > MOST_SKIPPED:
                 raise UserError(
                     f"sampler={self.name}: leaves out the next {MOST_SKIPPED:,} examples of the training stream, so "
                     "nothing is left to train on; go on from a checkpoint's model/ in a run with another sampler."
                 )
-        return found
+        return chosen
 
 
 class Rated(Thinned):

@@ -159,23 +159,23 @@ class Search:
 def outcome(trial: Trial, name: str, code: int, log: Path) -> Trial:
     """The trial after its process has ended with this status, from what its run has written."""
     folder = Path(trial.folder)
-    found = scores(folder, name)
+    intervals = scores(folder, name)
     pruned, error = _text(folder / PRUNED), _text(folder / ERROR)
     if code != 0:
-        return _measured(replace(trial, state="failed", reason=error or _last_error(log)), found)
+        return _measured(replace(trial, state="failed", reason=error or _last_error(log)), intervals)
     if pruned:
-        return _measured(replace(trial, state="pruned", reason=pruned), found)
-    if not found:
+        return _measured(replace(trial, state="pruned", reason=pruned), intervals)
+    if not intervals:
         return replace(trial, state="failed", reason=f"{name} was not measured")
-    return _measured(replace(trial, state="done", reason=""), found)
+    return _measured(replace(trial, state="done", reason=""), intervals)
 
 
-def _measured(trial: Trial, found: dict[int, Interval]) -> Trial:
-    step = max(found, default=0)
-    last = found.get(step)
+def _measured(trial: Trial, intervals: dict[int, Interval]) -> Trial:
+    step = max(intervals, default=0)
+    last = intervals.get(step)
     if last is None:
         return trial
-    values = tuple((one, found[one].value) for one in sorted(found))
+    values = tuple((one, intervals[one].value) for one in sorted(intervals))
     return replace(trial, step=step, score=last.value, low=last.low, high=last.high, scores=values)
 
 

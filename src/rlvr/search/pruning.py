@@ -82,19 +82,19 @@ class Pruner:
     def __call__(self) -> bool:
         if not self._has_evaluated():
             return False
-        own = scores(self.folder, self.name)
-        step = max(own, default=0)
+        intervals = scores(self.folder, self.name)
+        step = max(intervals, default=0)
         if not self._judged < step < self.max_steps:
             return False
         self._judged = step
         others = {run.name: self._scores_of(run) for run in runs_of(self.beside, depth=1) if self._counts(run)}
         at_step = {name: found[step] for name, found in others.items() if step in found}
-        median = median_above(own[step], at_step)
+        median = median_above(intervals[step], at_step)
         if median is None:
             return False
         metric = self.name.rpartition("/")[2].replace("_", " ")
         above = f"{at_step[median]} of {median}, the median of {len(at_step)}"
-        said = f"held-out {metric} {own[step]} at step {step} lies below {above}\n"
+        said = f"held-out {metric} {intervals[step]} at step {step} lies below {above}\n"
         write_atomically(self.folder / PRUNED, said.encode())
         self.pruned = True
         return True

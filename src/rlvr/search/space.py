@@ -39,12 +39,18 @@ class Axis:
     @property
     def samples(self) -> list[Value]:
         """All choices; of numbers both ends and one in between."""
-        found = self.distribution
-        if isinstance(found, CategoricalDistribution):
-            return [str(choice) for choice in found.choices]
-        if isinstance(found, IntDistribution):
-            return [found.low, found.high]
-        return [found.low, found.low + 0.37 * (found.high - found.low) if found.step is None else found.low, found.high]
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return [str(choice) for choice in distribution.choices]
+        if isinstance(distribution, IntDistribution):
+            return [distribution.low, distribution.high]
+        return [
+            distribution.low,
+            distribution.low + 0.37 * (distribution.high - distribution.low)
+            if distribution.step is None
+            else distribution.low,
+            distribution.high,
+        ]
 
     @property
     def size(self) -> float:

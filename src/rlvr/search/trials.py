@@ -66,16 +66,16 @@ def write_trials(folder: Path, trials: Mapping[int, Trial]) -> None:
 
 def read_trials(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[int, Trial]:
     """The trials of a search by number; UserError for a damaged file. A torn last line is left out, and said so."""
-    file, found = folder / TRIALS, list[Trial]()
+    file, trials = folder / TRIALS, list[Trial]()
     for line in file.read_bytes().splitlines(keepends=True) if file.is_file() else ():
         try:
-            found.append(from_line(_TRIAL, line))
+            trials.append(from_line(_TRIAL, line))
         except ValueError as error:
             if line.endswith(b"\n"):
                 raise UserError(f"{file} is damaged ({error}): start the search in another run_dir.") from None
             say(f"{file}: its last line is torn and is left out; its trial goes on in its folder")
     # the folder may have been moved
-    return {one.number: replace(one, folder=str(folder / Path(one.folder).name)) for one in found}
+    return {one.number: replace(one, folder=str(folder / Path(one.folder).name)) for one in trials}
 
 
 def check_same_search(folder: Path, about: Mapping[str, Any]) -> None:
@@ -86,11 +86,11 @@ def check_same_search(folder: Path, about: Mapping[str, Any]) -> None:
             raise ConfigError(f"run_dir={folder} exists and holds no search: choose another run_dir.")
         return
     try:
-        found = json.loads(file.read_text("utf-8"))
+        search = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise UserError(f"{file} is damaged ({error}): start the search in another run_dir.") from None
     for key in about:
-        if (then := found.get(key)) != (now := about[key]):
+        if (then := search.get(key)) != (now := about[key]):
             if key == "overrides":
                 then, now = (_only(one, other) for one, other in ((then, now), (now, then)))
             raise ConfigError(

@@ -238,12 +238,12 @@ def _key(token: Token) -> str:
 
 def _by_key(place: Place) -> dict[str, float]:
     """Logprobs of the sampled token and the likeliest ones; one with the text of another is named by its id."""
-    found = {_key(place.token): place.token.logprob}
+    logprobs = {_key(place.token): place.token.logprob}
     for token in place.likely:
         if token.id != place.token.id:
             key = _key(token)
-            found[f"token_id:{token.id}" if key in found else key] = token.logprob
-    return found
+            logprobs[f"token_id:{token.id}" if key in logprobs else key] = token.logprob
+    return logprobs
 
 
 def _entry(token: Token) -> Json:

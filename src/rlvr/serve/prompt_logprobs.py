@@ -49,11 +49,11 @@ def _pass(policy: Policy, prompts: Sequence[tuple[int, ...]], part: Sequence[int
     for row, number in enumerate(part):
         ids[row, : len(prompts[number])] = torch.tensor(prompts[number])
     hidden = policy.hidden(ids.to(policy.model.device))
-    found = {}
+    logprobs = {}
     for row, number in enumerate(part):
         size = len(prompts[number]) - 1
-        found[number] = _read(policy, hidden[row, :size], ids[row, 1 : size + 1], count)
-    return found
+        logprobs[number] = _read(policy, hidden[row, :size], ids[row, 1 : size + 1], count)
+    return logprobs
 
 
 def _read(policy: Policy, hidden: torch.Tensor, targets: torch.Tensor, count: int) -> Seen:

@@ -30,7 +30,7 @@ from rlvr.serve.schemas import (
 )
 
 
-class Part(Body):
+class ContentPart(Body):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
@@ -40,7 +40,7 @@ class Item(Body):
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -172,12 +172,12 @@ class ResponseAnswer(ChatAnswer):
 
     def _output(self, message: Mapping[str, Any]) -> list[Json]:
         """A message if there is a text, then the calls."""
-        found: list[Json] = []
+        items: list[Json] = []
         if message["content"] is not None:
             text = {"type": "output_text", "text": message["content"], "annotations": [], "logprobs": []}
             about = {"role": "assistant", "status": "completed", "content": [text]}
-            found.append({"type": "message", "id": f"msg_{self.id}", **about})
+            items.append({"type": "message", "id": f"msg_{self.id}", **about})
         for number, call in enumerate(message.get("tool_calls", ())):
             about = {"call_id": call["id"], "status": "completed", **call["function"]}
-            found.append({"type": "function_call", "id": f"fc_{self.id}_{number}", **about})
-        return found
+            items.append({"type": "function_call", "id": f"fc_{self.id}_{number}", **about})
+        return items

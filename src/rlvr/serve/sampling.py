@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlvr.chat.rendering import Chat
-from rlvr.chat.spelling import Characters, Stream
+from rlvr.chat.spelling import Characters, TextStream
 from rlvr.core.engine import LocalEngine
 from rlvr.core.engine.base import Alternatives
 from rlvr.core.policy import Policy
@@ -25,7 +25,7 @@ class Transcript:
     given       "The" " caf" ""     "é"    " "   ""   over
     """
 
-    def __init__(self, stream: Stream, stops: Sequence[str] = ()) -> None:
+    def __init__(self, stream: TextStream, stops: Sequence[str] = ()) -> None:
         self._stream = stream
         self._stops = stops
         self._longest_stop = max(map(len, stops), default=1)

@@ -67,11 +67,11 @@ class ColumnSettings(MetricSettings, RowSettings):
         layout = layout_of(cls._first_rows(given), given.get("question_field"), given.get("answer_field"))
         if layout is None:
             return {}
-        found: dict[str, str | None] = {"question_field": layout.question, "answer_field": layout.answer}
+        settings: dict[str, str | None] = {"question_field": layout.question, "answer_field": layout.answer}
         if layout.has_whole_prompts:
-            found["prompt"] = "given"
-        found |= {"metric": "reward"} if layout.answer is None else {"reward": layout.kind, "metric": layout.kind}
-        return {key: value for key, value in found.items() if key not in given}
+            settings["prompt"] = "given"
+        settings |= {"metric": "reward"} if layout.answer is None else {"reward": layout.kind, "metric": layout.kind}
+        return {key: value for key, value in settings.items() if key not in given}
 
     @classmethod
     @abstractmethod
@@ -266,13 +266,13 @@ class Hub(ColumnSettings, SplitSettings):
 
 def _accepted(value: Any) -> tuple[str, ...]:
     texts = []
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, bool) or not isinstance(one, str | int | float | None):
-            which = f" (there is {with_kind(one)})" if isinstance(value, list) else ""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, bool) or not isinstance(text, str | int | float | None):
+            which = f" (there is {with_kind(text)})" if isinstance(value, list) else ""
             raise ValueError(f"must be a text, a number or a list of them{which}")
-        if isinstance(one, int | float) and not abs(one) <= sys.float_info.max:
+        if isinstance(text, int | float) and not abs(text) <= sys.float_info.max:
             raise ValueError("must be a finite number")
-        texts.append(number_text(one) if isinstance(one, float) else cell("" if one is None else str(one)))
+        texts.append(number_text(text) if isinstance(text, float) else cell("" if text is None else str(text)))
     return tuple(filter(None, texts))
 
 
@@ -295,14 +295,14 @@ _SHOWN = Annotated[Any, PlainValidator(_shown)]
 _ACCEPTED = Annotated[Any, PlainValidator(_accepted)]
 
 
-def _of_boolean(row: Row, field: str, said: bool, metric: str) -> tuple[str, ...]:
-    words = ("yes", "true") if said else ("no", "false")
+def _of_boolean(row: Row, field: str, answer: bool, metric: str) -> tuple[str, ...]:
+    words = ("yes", "true") if answer else ("no", "false")
     if metric == "numeric":
         return words[:1]
     if metric != "text":
         quoted = " or ".join(f'"{word}"' for word in words)
         raise row.wrong(
-            field, said, f"must be the word that a completion is to say, {quoted}, or needs task.metric=text"
+            field, answer, f"must be the word that a completion is to say, {quoted}, or needs task.metric=text"
         )
     asked = " ".join(value for value in row.fields.values() if isinstance(value, str)).lower()
     return words[::-1] if "true or false" in asked else words
@@ -314,8 +314,8 @@ def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
     `48/2 = <<48/2=24>>24\n#### 24` and `... so \boxed{24}` are worked, for the metrics numeric and math. A boolean is
     yes or no, for the metric text also true or false, as the question asks.
     """
-    if field in row and isinstance(said := row.get(field), bool):
-        return _of_boolean(row, field, said, metric), ""
+    if field in row and isinstance(value := row.get(field), bool):
+        return _of_boolean(row, field, value, metric), ""
     golds = row.read(_ACCEPTED, field) if field in row else ()
     working = ""
     if len(golds) == 1 and metric in ("numeric", "math"):
@@ -327,9 +327,9 @@ def answers(row: Row, field: str, metric: str) -> tuple[tuple[str, ...], str]:
             "use task.metric=text."
         )
     if metric == "numeric" and golds and parse_gold(golds[0]) is None:
-        said = (
+        value = (
             "must be a number, yes or no for task.metric=numeric (others: math, text, exact, each with its reward=, "
             "e.g. task.metric=text reward=text)"
         )
-        raise row.wrong(field, golds[0], said)
+        raise row.wrong(field, golds[0], value)
     return golds, working

@@ -140,15 +140,15 @@ class DatasetTask(Task):
         return self._prompter.answered(answer, before)
 
     def eval_examples(self, num: int) -> list[Example]:
-        wanted, found = num, list[Problem]()
-        while len(found) < num:
+        wanted, readable = num, list[Problem]()
+        while len(readable) < num:
             problems = self.source.held_out(wanted)
             unread = {problem.id for problem in self._golds.unread(problems)} if self._golds else set[str]()
-            found = [problem for problem in problems if problem.id not in unread]
+            readable = [problem for problem in problems if problem.id not in unread]
             if len(problems) < wanted:
                 break
-            wanted += num - len(found)
-        return [self._eval_example(problem) for problem in found]
+            wanted += num - len(readable)
+        return [self._eval_example(problem) for problem in readable]
 
     def env(self, example: Example) -> Env:
         if self.environments is not None:

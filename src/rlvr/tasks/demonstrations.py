@@ -110,11 +110,11 @@ def all_encoded(
     async def encode() -> None:
         for solution in solutions:
             replies = Replayed(solution) if solution.replies is not None else env(solution.example)
-            found = await encoded(solution, replies, chat, max_tokens)
-            if isinstance(found, Episode):
-                episodes.append(found)
+            episode = await encoded(solution, replies, chat, max_tokens)
+            if isinstance(episode, Episode):
+                episodes.append(episode)
             else:
-                left_out.setdefault(found, []).append(solution.example.id)
+                left_out.setdefault(episode, []).append(solution.example.id)
 
     asyncio.run(encode())
     return episodes, left_out

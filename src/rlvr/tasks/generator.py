@@ -226,42 +226,44 @@ def _problem_of(task: ExamplesTask, item: Any, place: str, tools: Mapping[str, T
             f"{with_kind(item)}."
         )
     row = Row(place, {name: _in_words(task, value, f"{place}: field {name!r}") for name, value in item.items()})
-    found: _Item = row.read(_Item)
+    given: _Item = row.read(_Item)
     golds, _ = answers(row, "answer", task.metric)
     if not golds:
-        raise row.wrong("answer", found.answer, "must be an answer")
-    said, turns = found.demonstration, ()
-    if isinstance(said, list | tuple):
-        said, turns = None, _turns(row, said, tools)
-    elif said is not None:
-        said = row.read(FilledText, "demonstration")
+        raise row.wrong("answer", given.answer, "must be an answer")
+    demonstration, turns = given.demonstration, ()
+    if isinstance(demonstration, list | tuple):
+        demonstration, turns = None, _turns(row, demonstration, tools)
+    elif demonstration is not None:
+        demonstration = row.read(FilledText, "demonstration")
     if task.words is not None:
         golds = tuple(map(_without_end, golds))
-        said = None if said is None else _without_end(said)
-        unknown = {*" ".join((found.question, *golds, said or "")).split()} - {*task.words}
+        demonstration = None if demonstration is None else _without_end(demonstration)
+        unknown = {*" ".join((given.question, *golds, demonstration or "")).split()} - {*task.words}
         if unknown:
             raise DataError(f"{place}: the word {ascii_text(min(unknown)[:60])!r} is not in task.vocabulary.")
-    key = fingerprint(found.question)
+    key = fingerprint(given.question)
     return Problem(
         id=f"generator/{key.hex()}",
         key=key,
-        question=found.question,
+        question=given.question,
         answer=golds[0],
-        demonstration=said,
+        demonstration=demonstration,
         turns=turns,
-        metadata={**(found.metadata or {}), **({"aliases": golds[1:]} if golds[1:] else {})},
-        row=found.metadata or {},
+        metadata={**(given.metadata or {}), **({"aliases": golds[1:]} if golds[1:] else {})},
+        row=given.metadata or {},
     )
 
 
-def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
+def _turns(row: Row, demonstration: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[Any, ...]:
     """The completions of a demonstration: valid tool calls, then a text."""
     try:
-        calls = [_Call.model_validate(turn) for turn in said[:-1]]
+        calls = [_Call.model_validate(turn) for turn in demonstration[:-1]]
     except ValidationError:
         calls = None
-    if not tools or calls is None or not said or not isinstance(said[-1], str):
-        raise row.wrong("demonstration", said, "must be calls {'name': ..., 'arguments': {...}} of tools, then a text")
+    if not tools or calls is None or not demonstration or not isinstance(demonstration[-1], str):
+        raise row.wrong(
+            "demonstration", demonstration, "must be calls {'name': ..., 'arguments': {...}} of tools, then a text"
+        )
     for call in calls:
         try:
             if call.name not in tools:
@@ -269,7 +271,7 @@ def _turns(row: Row, said: Sequence[Any], tools: Mapping[str, Tool]) -> tuple[An
             tools[call.name].checked(call.arguments)
         except ValueError as error:
             raise DataError(f"{row.place}: the demonstration calls {call.name!r} in a wrong way: {error}") from None
-    return tuple(said)
+    return tuple(demonstration)
 
 
 def _in_words(task: ExamplesTask, value: Any, what: str) -> Any:

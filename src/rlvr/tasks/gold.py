@@ -17,11 +17,11 @@ def gold_branch(
 
     None for an empty answer, and where the task does not know its answers' format.
     """
-    said = task.answered(answer, before) if answer else None
-    if said is None:
+    completion = task.answered(answer, before) if answer else None
+    if completion is None:
         return None
-    ids = chat.encode_completion(said, tools)
-    spelled = answer if isinstance(said, str) else json.dumps(answer, ensure_ascii=False)[1:-1]
+    ids = chat.encode_completion(completion, tools)
+    spelled = answer if isinstance(completion, str) else json.dumps(answer, ensure_ascii=False)[1:-1]
     texts = [chat.decode(ids[: count + 1]) for count in range(len(ids))]
     first = texts[-1].rfind(spelled)
     if first < 0:  # spelled otherwise by the tokenizer, or begun before: the whole completion counts, but for its end
@@ -36,7 +36,7 @@ def gold_branches(
     task: Task, chat: Chat, episode: Episode, answer: str, states: Sequence[State], tools: Sequence[ToolSchema] = ()
 ) -> Mapping[State, Branch] | None:
     """What answers at each of the states; None where `gold_branch` is."""
-    found: dict[State, Branch] = {}
+    branches: dict[State, Branch] = {}
     known: dict[str, Branch | None] = {}  # before most turns the same
     for state in states:
         before = chat.decode(episode.turns[state.turn].completion.token_ids[: state.tokens])
@@ -45,8 +45,8 @@ def gold_branches(
         branch = known[before]
         if branch is None:
             return None
-        found[state] = branch
-    return found
+        branches[state] = branch
+    return branches
 
 
 def all_gold_branches(

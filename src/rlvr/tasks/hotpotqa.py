@@ -67,12 +67,12 @@ class _Question(Question):
 
 def parse(row: Row, library: Library | None = None) -> Problem | str:
     """The problem of a row, or the reason to exclude it. With a library its documents are the supporting passages."""
-    found: _Question = row.read(_Question)
-    if not found.answer:
+    question: _Question = row.read(_Question)
+    if not question.answer:
         return NO_GOLD
-    if not found.supporting_facts:
+    if not question.supporting_facts:
         return "have no supporting facts"
-    titles = list(dict.fromkeys(fact.title for fact in found.supporting_facts))
+    titles = list(dict.fromkeys(fact.title for fact in question.supporting_facts))
     wanted: dict[Hashable, str] = {}
     if library is not None:
         wanted = {title: title for title in titles}
@@ -80,15 +80,15 @@ def parse(row: Row, library: Library | None = None) -> Problem | str:
         if passages is None:
             return "have supporting titles that are not in the corpus"
         documents, support = passages
-    elif not found.context:
+    elif not question.context:
         return "have no paragraphs"
     else:
         documents = tuple(
             Document(id=str(place), title=one.title, text=" ".join(one.sentences))
-            for place, one in enumerate(found.context)
+            for place, one in enumerate(question.context)
         )
         support = {document.id: document.title for document in documents if document.title in titles}
-        if found.context_complete is False or len(set(support.values())) < len(titles):
+        if question.context_complete is False or len(set(support.values())) < len(titles):
             return INCOMPLETE
     about = {"support": support, "wanted": wanted, "num_support": len(titles)}
-    return found.problem(documents, len(titles), found.type, **about)
+    return question.problem(documents, len(titles), question.type, **about)

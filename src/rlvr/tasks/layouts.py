@@ -99,12 +99,12 @@ def _first(rows: Sequence[Row], known: Sequence[str]) -> str | None:
 def _last_message(asked: str, chats: Sequence[Any]) -> str | None:
     """`messages.-1.content`, if all chats end with an answer of the assistant."""
     last = [chat[-1] for chat in chats if isinstance(chat, list) and chat and isinstance(chat[-1], dict)]
-    said = "content" if last and "role" in last[0] else "value"
+    field = "content" if last and "role" in last[0] else "value"
     roles = [ROLES.get(str(one.get("role", one.get("from")))) for one in last]
-    texts = [gold_of(text)[0] for one in last if isinstance(text := one.get(said), str)]
+    texts = [gold_of(text)[0] for one in last if isinstance(text := one.get(field), str)]
     if not last or {*roles} != {"assistant"} or len(texts) < len(chats) or max(map(len, texts)) > MAX_CHARS:
         return None
-    return f"{asked}.-1.{said}"
+    return f"{asked}.-1.{field}"
 
 
 def _kind(golds: Sequence[Any]) -> str:

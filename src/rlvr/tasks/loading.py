@@ -29,7 +29,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ParsedRows:
     """The problems of some rows, and the places of excluded rows by reason."""
 
     problems: tuple[Problem, ...]
@@ -52,13 +52,15 @@ def _first(places: Sequence[str]) -> str:
     return "; ".join((*places[:NUM_NAMED], *((f"and {more:,} more",) if more > 0 else ())))
 
 
-def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None) -> Part:
+def parse_rows(
+    rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds: GoldReader | None = None
+) -> ParsedRows:
     """The problems of the rows in order, without repeated questions, and without golds that cannot be read, as far as
     they are looked at here.
 
     DataError for an id of two questions, and for rows that cannot be used: it names the first ones and counts all.
     """
-    found: dict[str, tuple[Problem, str]] = {}
+    problems: dict[str, tuple[Problem, str]] = {}
     unsure = list[Problem]()
     left_out: dict[str, list[str]] = {}
     changed: dict[str, list[str]] = {}
@@ -75,7 +77,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds
             removed.clear()
             if isinstance(problem, str):
                 left_out.setdefault(problem, []).append(row.place)
-            elif why := _repeats(found, problem, row.place):
+            elif why := _repeats(problems, problem, row.place):
                 left_out.setdefault(why, []).append(row.place)
             elif golds and len(unsure) < NUM_AT_LOADING and not golds.is_surely_read(problem.answer):
                 unsure.append(problem)
@@ -83,9 +85,9 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Row], Problem | str], golds
     if wrong:
         raise DataError(_named(wrong))
     for problem in golds.unread(unsure) if golds else ():
-        place = found.pop(problem.id)[1]
+        place = problems.pop(problem.id)[1]
         left_out.setdefault(UNREAD, []).append(f"{place}: {ascii_text(problem.answer[:60])!r}")
-    return Part(problems=tuple(problem for problem, _ in found.values()), left_out=left_out, changed=changed)
+    return ParsedRows(problems=tuple(problem for problem, _ in problems.values()), left_out=left_out, changed=changed)
 
 
 def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str) -> str:
@@ -102,14 +104,14 @@ def _repeats(found: dict[str, tuple[Problem, str]], problem: Problem, place: str
 
 def _named(wrong: Sequence[tuple[str, str]]) -> str:
     """What is wrong with the first rows, and how many there are: places and sentences."""
-    told = " ".join(says for _, says in wrong[:NUM_NAMED])
+    sentences = " ".join(says for _, says in wrong[:NUM_NAMED])
     if len(wrong) == 1:
-        return told
+        return sentences
     following = f", the next at {wrong[NUM_NAMED][0]}" if len(wrong) > NUM_NAMED else ""
-    return f"{told} In all {len(wrong):,} rows cannot be used{following}."
+    return f"{sentences} In all {len(wrong):,} rows cannot be used{following}."
 
 
-def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
+def by_hash(part: ParsedRows, share: float, place: str) -> tuple[ParsedRows, ParsedRows]:
     """Split a part by the hash of the question: training, held out; at least one problem each.
 
     ConfigError for fewer than two different questions.
@@ -125,11 +127,11 @@ def by_hash(part: Part, share: float, place: str) -> tuple[Part, Part]:
         held_out = {min(keys, key=hash_rank)}
     train = tuple(problem for problem in part.problems if problem.key not in held_out)
     rest = tuple(problem for problem in part.problems if problem.key in held_out)
-    return replace(part, problems=train), Part(problems=rest)
+    return replace(part, problems=train), ParsedRows(problems=rest)
 
 
 def make_data(
-    parts: tuple[Part | None, Part],
+    parts: tuple[ParsedRows | None, ParsedRows],
     *,
     where: str,
     max_train: int | None,

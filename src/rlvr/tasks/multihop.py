@@ -59,11 +59,11 @@ class Notes(QaState):
 
     def reading(self, ids: Sequence[str]) -> tuple[Message, ...] | None:
         """The first prompt with only these documents below it; None if one does not exist."""
-        found = [self.find(name) for name in ids]
-        if None in found:
+        documents = [self.find(name) for name in ids]
+        if None in documents:
             return None
         *before, last = self.question
-        shown = "\n\n".join([last.content, *(render(document) for document in found if document is not None)])
+        shown = "\n\n".join([last.content, *(render(document) for document in documents if document is not None)])
         return (*before, replace(last, content=shown))
 
     def title(self, name: str) -> str:
@@ -80,12 +80,12 @@ def retrieving(default: int, most: int) -> Callable[..., object]:
             raise ToolError("the query is empty: write what to look for")
         state.trace.note("query", query)
         try:
-            found = await state.search(query, min(max(top_n, 1), most))
+            documents = await state.search(query, min(max(top_n, 1), most))
         except NoAnswerError:
             raise ToolError("the search service does not answer; try again, or go on without it") from None
-        for document in found:
+        for document in documents:
             state.note(document)
-        return "\n\n".join(map(render, found)) or "No document has any of these words."
+        return "\n\n".join(map(render, documents)) or "No document has any of these words."
 
     retrieve_documents.__doc__ = f"""Find the documents that fit a query best.
 
@@ -163,13 +163,13 @@ class OfficialAnswer(Metric):
 def demonstration(problem: Problem) -> tuple[Mapping[str, object], ...]:
     """Search for each supporting document by title, then answer and cite them; empty if none is known."""
     about = problem.metadata
-    found = [document for document in about["documents"] if document.id in about["support"]]
-    if not found:
+    supporting = [document for document in about["documents"] if document.id in about["support"]]
+    if not supporting:
         return ()
-    searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in found]
+    searches = [{"name": "retrieve_documents", "arguments": {"query": document.title}} for document in supporting]
     answer = {
-        "reasoning": f"It is in {' and '.join(document.title for document in found)}.",
+        "reasoning": f"It is in {' and '.join(document.title for document in supporting)}.",
         "final_answer": problem.answer,
-        "cited_doc_ids": [document.id for document in found],
+        "cited_doc_ids": [document.id for document in supporting],
     }
     return (*searches, {"name": "complete", "arguments": answer})

@@ -61,19 +61,21 @@ class _Question(Question):
 
 def parse(row: Row, library: Library | None = None) -> Problem | str:
     """The problem of a row, or the reason to exclude it. With a library its documents are the supporting passages."""
-    found: _Question = row.read(_Question)
-    if found.answerable is False:
+    question: _Question = row.read(_Question)
+    if question.answerable is False:
         return "cannot be answered"
-    if not found.answer:
+    if not question.answer:
         return NO_GOLD
-    if not found.paragraphs:
+    if not question.paragraphs:
         return "have no paragraphs"
-    documents = tuple(Document(id=str(one.idx), title=one.title, text=one.paragraph_text) for one in found.paragraphs)
+    documents = tuple(
+        Document(id=str(one.idx), title=one.title, text=one.paragraph_text) for one in question.paragraphs
+    )
     if len({document.id for document in documents}) < len(documents):
         raise DataError(f"{row.place}: field 'paragraphs' has an idx twice; each paragraph needs its own.")
-    support = {str(one.idx): str(one.idx) for one in found.paragraphs if one.is_supporting}
+    support = {str(one.idx): str(one.idx) for one in question.paragraphs if one.is_supporting}
     hops, wanted = len(support), dict[Hashable, str]()
-    decomposition = _decomposition(found, {document.id for document in documents}, row)
+    decomposition = _decomposition(question, {document.id for document in documents}, row)
     if not support:
         return "have no supporting paragraph"
     if library is not None:
@@ -82,10 +84,10 @@ def parse(row: Row, library: Library | None = None) -> Problem | str:
         if passages is None:
             return "have supporting paragraphs that are not in the corpus"
         documents, support = passages
-    return found.problem(
+    return question.problem(
         documents,
         hops,
-        aliases=tuple(filter(None, found.answer_aliases or ())),
+        aliases=tuple(filter(None, question.answer_aliases or ())),
         support=support,
         wanted=wanted,
         num_support=len(wanted) or hops,

@@ -139,12 +139,12 @@ def resolve_markers(prompt: Prompt, markers: MarkersSettings, family: str | None
     if name not in markers.sets:
         hint = suggestion(name, list(markers.sets))
         raise ConfigError(f"{key}={name}: there is no such set in markers.sets; {hint}")
-    found = markers.sets[name]
+    chosen = markers.sets[name]
     try:
-        AnswerMarkers(**found.model_dump())
+        AnswerMarkers(**chosen.model_dump())
     except ConfigError as error:
         raise ConfigError(f"markers.sets.{name}: {error}") from None
-    return found
+    return chosen
 
 
 def _check(key: str, template: str, known: Sequence[str]) -> None:

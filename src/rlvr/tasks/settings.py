@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlvr.data.problems import Problem
     from rlvr.rewards.metrics import Metric
     from rlvr.tasks.base import Task, TaskContext
-    from rlvr.tasks.loading import Data, Part
+    from rlvr.tasks.loading import Data, ParsedRows
     from rlvr.tasks.tool_play import ToolEnvironments
 
 SUBSETS = "not has_split_files  # a repository with several configurations"
@@ -221,7 +221,7 @@ class RowSettings(DataSettings):
 
         golds = GoldReader(context.reward, self.make_metric(), context.sandbox)
 
-        def part(key: str, seed: int) -> Part | None:
+        def part(key: str, seed: int) -> ParsedRows | None:
             if getattr(self, key) is None:
                 return None
             return parse_rows(self.rows(key), self._shown(key, self.parser(key, seed)), golds)

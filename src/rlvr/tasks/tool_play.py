@@ -48,13 +48,13 @@ def played(example: Example, env: Env, turns: Sequence[Said], tool_format: str) 
             opening = tuple(described(opening, written, env.tools))
         parts = [text_of(opening)]
         for number, turn in enumerate(turns):
-            said = calling(turn, number)
-            if isinstance(said, str):
-                said = Message(role="assistant", content=said)
+            completion = calling(turn, number)
+            if isinstance(completion, str):
+                completion = Message(role="assistant", content=completion)
             else:
-                said = replace(said, content=written.write(said.tool_calls, env.tools))
-            parts.append(said.content)
-            reply = await env.step(said)
+                completion = replace(completion, content=written.write(completion.tool_calls, env.tools))
+            parts.append(completion.content)
+            reply = await env.step(completion)
             if reply.done:
                 break
             parts.append(text_of(reply.messages))

@@ -31,7 +31,7 @@ NOTHING, STOP = "nothing", "."
 METRIC = ExactMetric()
 
 
-class World(Protocol):
+class ToolState(Protocol):
     """The state of an episode, which its tools get."""
 
     @property
@@ -48,7 +48,7 @@ class WordsEnv(ToolEnv):
     Replies `nothing .` to invalid calls: the vocabulary has no words for error messages.
     """
 
-    def __init__(self, example: Example, world: World, form: AnswerFormat, **settings: Any) -> None:
+    def __init__(self, example: Example, world: ToolState, form: AnswerFormat, **settings: Any) -> None:
         super().__init__(example, state=world, **settings)
         self._world, self._format = world, form
 

@@ -101,12 +101,12 @@ class TrackerSettings(Settings):
             values["report_to"] = (values["report_to"],)
         reported = values.get("report_to", ())
         names = [*registry.every("tracker"), *(reported if isinstance(reported, tuple) else ())]
-        found = {}
+        sections = {}
         for label, name in {label_of(name): name for name in names if isinstance(name, str)}.items():
             if label in cls.model_fields or (":" in name and label in registry.every("tracker")):
                 raise ConfigError(f"tracker.report_to={name}: tracker.{label} is taken; give the class another name.")
-            found[label] = _section(cls, label, registry.find("tracker", name), values.pop(label, {}))
-        return {**values, _TRACKERS: found}
+            sections[label] = _section(cls, label, registry.find("tracker", name), values.pop(label, {}))
+        return {**values, _TRACKERS: sections}
 
     @model_validator(mode="after")
     def _names_each_once(self) -> Self:

@@ -89,14 +89,14 @@ def _write_shards(folder: Path, sharded: Mapping[str, Tensor], world: World) -> 
 
     All ranks fail together: rank 0 must not clean up while another one writes.
     """
-    own = folder / shard_name(world.rank)
+    shard = folder / shard_name(world.rank)
 
     def write() -> tuple[Held, Entry]:
-        with writing(own):
+        with writing(shard):
             folder.mkdir(parents=True, exist_ok=True)
-            held = write_rows(own, sharded)
-            sync_file(own)  # rank 0 cannot sync the files of another machine
-            return held, _entry(own)
+            held = write_rows(shard, sharded)
+            sync_file(shard)  # rank 0 cannot sync the files of another machine
+            return held, _entry(shard)
 
     written = world.gather_results(write)
     if world.is_first:

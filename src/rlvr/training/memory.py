@@ -140,7 +140,7 @@ def _text(parts: Parts) -> str:
 
 
 def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> Parts:
-    own, parameters = weight_bytes(policy), list(policy.parameters())
+    weights, parameters = weight_bytes(policy), list(policy.parameters())
     trained = sum(parameter.nbytes for parameter in parameters)
     replicated = 1 if policy.adapters is not None else demand.num_shards  # adapters are not sharded
     vocabulary = int(policy.model.config.get_text_config().vocab_size)
@@ -150,13 +150,13 @@ def _parts(policy: HubPolicy, demand: Demand, tokens: int, batch_size: int) -> P
     kept = made.fixed + made.per_token * tokens + made.per_pair * tokens * demand.line_tokens
     return {
         "libraries": demand.library_bytes,
-        "weights": -(-own // demand.num_shards),
+        "weights": -(-weights // demand.num_shards),
         "gradients": -(-trained // replicated),
         "unadded": _unadded(policy),
         "optimizer": -(-2 * trained // replicated) + 4 * len(parameters),  # a step count a tensor
-        "reference": demand.num_references * -(-own // demand.num_shards) if policy.adapters is None else 0,
+        "reference": demand.num_references * -(-weights // demand.num_shards) if policy.adapters is None else 0,
         "teachers": -(-demand.teacher_bytes // demand.num_shards),
-        "sampler": _sampler(policy, own, demand),
+        "sampler": _sampler(policy, weights, demand),
         "activations": round(kept),
         "logits": LOGITS_COPIES * 4 * logits,
         "keys and values": batch_size * demand.keys_values_per_row,

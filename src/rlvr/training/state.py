@@ -200,7 +200,9 @@ def unflatten(structure: Any, read: Callable[[str], Tensor]) -> Any:
             return {key: unflatten(value, read) for key, value in content}
         case "tuple":
             return tuple(unflatten(item, read) for item in content)
-    return float(content)
+        case "float":
+            return float(content)
+    raise ValueError(f"a state holds a {kind}, which this version does not know")
 
 
 def random_state() -> dict[str, Any]:

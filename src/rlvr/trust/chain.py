@@ -44,7 +44,7 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Effect:
     """Of the remedy to the unchanged run, with its 95 % interval."""
 
     name: str  # `held-out accuracy`, or `rise of the reward`
@@ -65,7 +65,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class RemedyTrial:
     """A remedy tried beside the unchanged run."""
 
     cause: str
@@ -73,7 +73,7 @@ class Trial:
     start: int  # updates behind the weights that both start from
     steps: int
     folder: str  # with `unchanged` and `remedy`
-    differences: Sequence[Difference]
+    differences: Sequence[Effect]
     moved: bool = field(init=False)  # a difference is above 0 by more than chance, and none below
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Diagnosis:
     verdict: str  # a sentence
     causes: Sequence[Cause]
     notes: Sequence[str] = field(default_factory=list)
-    trial: Trial | None = None
+    trial: RemedyTrial | None = None
 
     @property
     def top(self) -> Cause | None:
@@ -228,16 +228,22 @@ def about_the_curve(record: Record) -> str:
     return "; ".join(parts)
 
 
-def checks(found: Diagnosis) -> list[Check]:
+def checks(diagnosis: Diagnosis) -> list[Check]:
     """A row for the curve and one for each cause, as the report shows them."""
-    status = "ok" if found.top is None and found.learned >= ROSE else "notice"
-    rows = [Check(name="curve", status=status, says=found.curve if found.top else f"{found.verdict} {found.curve}")]
-    for cause in found.causes:
+    status = "ok" if diagnosis.top is None and diagnosis.learned >= ROSE else "notice"
+    rows = [
+        Check(
+            name="curve",
+            status=status,
+            says=diagnosis.curve if diagnosis.top else f"{diagnosis.verdict} {diagnosis.curve}",
+        )
+    ]
+    for cause in diagnosis.causes:
         sets = f" Set {' '.join(cause.overrides)}." if cause.overrides else ""
         rows.append(
             Check(
                 name=cause.name,
-                status="fail" if cause is found.top else "notice",
+                status="fail" if cause is diagnosis.top else "notice",
                 says=cause.says,
                 evidence={"score": cause.score, "seen": list(cause.evidence)},
                 remedy=cause.remedy + sets,
@@ -249,10 +255,10 @@ def checks(found: Diagnosis) -> list[Check]:
 def warning(folder: Path) -> str | None:
     """A sentence or two about a run that stayed flat, for its end; None: it learned, is too short, or is not known."""
     try:
-        found = diagnosed(folder)
+        diagnosis = diagnosed(folder)
     except UserError:
         return None
-    if found.top is None:
+    if diagnosis.top is None:
         return None
-    sets = f" Set {' '.join(found.top.overrides)}." if found.top.overrides else f" {found.top.remedy}"
-    return f"the curve is flat: {found.top.says}{sets} More: rlvr diagnose {quote(str(folder))}"
+    sets = f" Set {' '.join(diagnosis.top.overrides)}." if diagnosis.top.overrides else f" {diagnosis.top.remedy}"
+    return f"the curve is flat: {diagnosis.top.says}{sets} More: rlvr diagnose {quote(str(folder))}"

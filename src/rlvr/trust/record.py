@@ -18,7 +18,7 @@ from rlvr.records.history import History, headline_of
 from rlvr.records.rollouts import EpisodeRecord, read_rollouts
 from rlvr.settings import Settings
 from rlvr.tracking.signals import between
-from rlvr.trust.weights import Weights, read_weights
+from rlvr.trust.weights import WeightChange, read_weights
 
 QUOTED = 160  # characters of a text
 Metrics = dict[str, float]
@@ -61,7 +61,9 @@ class Evaluation:
 class Record:
     """`Record(Path("runs/latest"))`: `early("rollout/truncated_share")`, `groups`, `evaluations`, ..."""
 
-    def __init__(self, history: History, rollouts: dict[int, list[EpisodeRecord]], weights: Weights | None) -> None:
+    def __init__(
+        self, history: History, rollouts: dict[int, list[EpisodeRecord]], weights: WeightChange | None
+    ) -> None:
         self.history, self.rollouts, self.weights = history, rollouts, weights
         self.updates = updates_of(history)
 

@@ -15,7 +15,7 @@ NAMES = ("model.safetensors", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class WeightChange:
     """`count` of all that are trained. Of the matrices: `moved` is the root mean square of their change beside that of
     the first ones, `still` the share in which no number changed, though others did. `fresh` is the share of the first
     vectors (norms, biases) that are one number throughout, as in a model that was never trained."""
@@ -26,7 +26,7 @@ class Weights:
     fresh: float | None = None
 
 
-def read_weights(folder: Path, history: History) -> Weights | None:
+def read_weights(folder: Path, history: History) -> WeightChange | None:
     """None without a readable file of weights in the run: they are sharded, or damaged."""
     from safetensors import SafetensorError
 
@@ -40,12 +40,12 @@ def read_weights(folder: Path, history: History) -> Weights | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if begin is None:
-        return Weights(count=count)
+        return WeightChange(count=count)
     try:
         moved, still = _compare(begin, end) if end and end.name == begin.name else (None, None)
-        return Weights(count=count, moved=moved, still=still, fresh=_fresh(begin))
+        return WeightChange(count=count, moved=moved, still=still, fresh=_fresh(begin))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError):
-        return Weights(count=count)
+        return WeightChange(count=count)
 
 
 def _file(folders: list[Path], names: tuple[str, ...]) -> Path | None:
@@ -76,13 +76,13 @@ def _compare(begin: Path, end: Path) -> tuple[float | None, float | None]:
     from safetensors import safe_open
 
     squares, changes, same = 0.0, 0.0, list[bool]()
-    with safe_open(begin, framework="numpy") as one, safe_open(end, framework="numpy") as other:
-        shapes = {name: one.get_slice(name).get_shape() for name in one.keys()}  # noqa: SIM118
+    with safe_open(begin, framework="numpy") as first, safe_open(end, framework="numpy") as last:
+        shapes = {name: first.get_slice(name).get_shape() for name in first.keys()}  # noqa: SIM118
         names = [name for name, shape in shapes.items() if len(shape) == 2]
         vectors = [name for name, shape in shapes.items() if len(shape) == 1 and shape[0] > 1][:MAX_TENSORS]
-        moves = any(bool((one.get_tensor(name) != other.get_tensor(name)).any()) for name in vectors)
+        moves = any(bool((first.get_tensor(name) != last.get_tensor(name)).any()) for name in vectors)
         for name in names[:: max(1, len(names) // MAX_TENSORS)]:
-            before, after = one.get_tensor(name).astype(np.float64), other.get_tensor(name).astype(np.float64)
+            before, after = first.get_tensor(name).astype(np.float64), last.get_tensor(name).astype(np.float64)
             squares += float(np.square(before).sum())
             changes += float(np.square(after - before).sum())
             same.append(bool((before == after).all()))

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from rlvr.commands.benchmark.body import Benchmark, Cell, Plan, _csv, _summarize, join, make_cells, write_plan
+from rlvr.commands.benchmark.body import (
+    Benchmark,
+    BenchmarkPlan,
+    Measurement,
+    _csv,
+    _summarize,
+    join,
+    make_cells,
+    write_plan,
+)
 from rlvr.config.compose import load_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.evaluation.analysis import analyze
@@ -20,8 +29,8 @@ from tests.unit.evaluation.records import greedy
 CONFIG = load_config([], config_name="rpn_test")
 
 
-def cell(model: str, task: str, retriever: str = "-") -> Cell:
-    return Cell(model=model, task=task, own_task="rpn", retriever=retriever, config=CONFIG)
+def cell(model: str, task: str, retriever: str = "-") -> Measurement:
+    return Measurement(model=model, task=task, own_task="rpn", retriever=retriever, config=CONFIG)
 
 
 def test_rows_are_in_the_order_of_the_plan() -> None:
@@ -39,9 +48,9 @@ def test_rows_are_in_the_order_of_the_plan() -> None:
 
 
 def test_the_default_retriever_stays_when_another_is_added(tmp_path: Path) -> None:
-    plan = join(tmp_path, Plan(models=("a",), tasks=("musique",)))
+    plan = join(tmp_path, BenchmarkPlan(models=("a",), tasks=("musique",)))
     write_plan(tmp_path, plan, make_cells(plan))
-    more = join(tmp_path, Plan(models=(), tasks=(), retrievers=("golden",)))
+    more = join(tmp_path, BenchmarkPlan(models=(), tasks=(), retrievers=("golden",)))
     assert more.retrievers == (*plan.retrievers, "golden")
     assert [one.retriever for one in make_cells(more)] == [*plan.retrievers, "golden"]
     assert len(plan.retrievers) == 1
@@ -56,13 +65,13 @@ def test_every_cell_has_a_file_with_a_portable_name() -> None:
     assert cell("a", "rpn").file == "records/a__rpn__-.jsonl"
 
 
-def joined(folder: Path, known: Plan, **asked: Any) -> Plan:
+def joined(folder: Path, known: BenchmarkPlan, **asked: Any) -> BenchmarkPlan:
     write_plan(folder, known, ())
-    return join(folder, Plan(**{"models": (), "tasks": (), **asked}))
+    return join(folder, BenchmarkPlan(**{"models": (), "tasks": (), **asked}))
 
 
 def test_models_tasks_and_counts_are_added_in_their_order(tmp_path: Path) -> None:
-    known = Plan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
+    known = BenchmarkPlan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
     assert joined(tmp_path, known) == known
     more = joined(tmp_path, known, models=("b", "a"), tasks=("rpn", "rpn_small"), num_examples=8, samples_per_example=4)
     assert (more.models, more.tasks, more.retrievers) == (("a", "b"), ("rpn", "rpn_small"), ())
@@ -81,7 +90,7 @@ def test_models_tasks_and_counts_are_added_in_their_order(tmp_path: Path) -> Non
     ],
 )
 def test_what_would_not_be_comparable_is_refused(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
-    known = Plan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
+    known = BenchmarkPlan(models=("a",), tasks=("rpn",), num_examples=7, samples_per_example=2, changes=("seed=3",))
     with pytest.raises(ConfigError, match=said):
         joined(tmp_path, known, **asked)
 
@@ -91,14 +100,14 @@ def test_what_would_not_be_comparable_is_refused(asked: dict[str, Any], said: st
 )
 def test_a_new_folder_needs_models_and_tasks(asked: dict[str, Any], option: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{option}: is needed, as .* holds no benchmark to go on with"):
-        join(tmp_path, Plan(**{"models": (), "tasks": (), **asked}))
+        join(tmp_path, BenchmarkPlan(**{"models": (), "tasks": (), **asked}))
     (tmp_path / "benchmark.json").write_text("{")
     with pytest.raises(UserError, match=r"benchmark\.json is damaged: delete it and give --models and --tasks again"):
-        join(tmp_path, Plan(models=("a",), tasks=("rpn",)))
+        join(tmp_path, BenchmarkPlan(models=("a",), tasks=("rpn",)))
 
 
 def test_cells_come_task_by_task_and_retrievers_are_for_tasks_that_search() -> None:
-    plan = Plan(models=("a", "b"), tasks=("rpn", "musique"), retrievers=("bm25", "golden"), num_examples=7)
+    plan = BenchmarkPlan(models=("a", "b"), tasks=("rpn", "musique"), retrievers=("bm25", "golden"), num_examples=7)
     cells = make_cells(plan)
     assert [(one.model, one.task, one.retriever) for one in cells] == [
         *(("a", "rpn", "-"), ("b", "rpn", "-")),
@@ -108,7 +117,7 @@ def test_cells_come_task_by_task_and_retrievers_are_for_tasks_that_search() -> N
     assert {one.config.evaluation.num_examples for one in cells} == {7}
     assert cells[0].own_task == "rpn"
     with pytest.raises(ConfigError, match="--retrievers bm25: none of rpn searches documents"):
-        make_cells(Plan(models=("a",), tasks=("rpn",), retrievers=("bm25",)))
+        make_cells(BenchmarkPlan(models=("a",), tasks=("rpn",), retrievers=("bm25",)))
 
 
 def test_the_comma_separated_values_have_a_line_for_each_cell() -> None:
@@ -144,7 +153,7 @@ def test_the_command_prints_a_table_or_lines_and_fails_with_its_cells(
     analysis = analyze(greedy([1])) if failed < 2 else None
     found = Benchmark(cells=cells, analysis=analysis, failed=cells[2 - failed :])
 
-    def run(folder: Path, plan: Plan, **shown: Any) -> Benchmark:
+    def run(folder: Path, plan: BenchmarkPlan, **shown: Any) -> Benchmark:
         asked.append((folder, plan))
         return found
 
@@ -179,7 +188,7 @@ def test_names_and_a_folder_are_refused_at_once(words: tuple[str, ...], said: st
 def test_what_was_measured_is_summed_up_in_three_files(tmp_path: Path) -> None:
     """Records of cells that failed do not count, and others in the folder neither."""
     cells, said = (cell("a", "rpn"), cell("b", "rpn"), cell("c", "rpn")), list[str]()
-    plan = Plan(models=("a", "b", "c"), tasks=("rpn",))
+    plan = BenchmarkPlan(models=("a", "b", "c"), tasks=("rpn",))
     write_plan(tmp_path, plan, cells)
     for one, right in zip(cells, ([1, 1], [1, 0], [0, 0]), strict=True):
         write_jsonl(str(tmp_path / one.file), greedy(right, model=one.model))

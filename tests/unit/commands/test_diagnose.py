@@ -11,7 +11,7 @@ from rlvr.commands.diagnose import told, told_trial
 from rlvr.commands.diagnose.trial import _latest_kept, differences
 from rlvr.errors import UserError
 from rlvr.records.jsonl import MetricsFile
-from rlvr.trust.chain import Difference, Trial, checks, diagnosed, of_record, warning
+from rlvr.trust.chain import Effect, RemedyTrial, checks, diagnosed, of_record, warning
 from tests.unit.trust.made import ACCURACY, STEP, record
 
 ENDS = "Completions were cut off: they end before their answer."
@@ -109,7 +109,7 @@ def test_rows_of_the_report(cut_off: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- --try
 
 
-def ends(before: tuple[float, float, float], after: tuple[float, float, float]) -> Difference:
+def ends(before: tuple[float, float, float], after: tuple[float, float, float]) -> Effect:
     metric, reward = differences(*(record(accuracy=(ACCURACY, end)) for end in (before, after)))
     assert reward.name == "rise of the reward"
     return metric
@@ -168,14 +168,14 @@ def test_of_a_later_start_nothing_is_known_about_what_is_read_again() -> None:
 def test_a_curve_moves_if_something_is_better_and_nothing_worse(
     intervals: list[tuple[float, float]], moved: bool
 ) -> None:
-    gaps = [Difference(name="", unchanged=0.0, remedy=0.0, low=low, high=high) for low, high in intervals]
-    assert Trial(cause="", overrides=[], start=0, steps=1, folder="", differences=gaps).moved == moved
+    gaps = [Effect(name="", unchanged=0.0, remedy=0.0, low=low, high=high) for low, high in intervals]
+    assert RemedyTrial(cause="", overrides=[], start=0, steps=1, folder="", differences=gaps).moved == moved
 
 
 def test_what_was_tried_is_told() -> None:
-    gap = Difference(name="held-out accuracy", unchanged=0.2, remedy=0.5, low=0.2, high=0.4)
+    gap = Effect(name="held-out accuracy", unchanged=0.2, remedy=0.5, low=0.2, high=0.4)
     about = {"cause": "ends", "overrides": ["a=1", "b=2"], "start": 20, "steps": 10, "folder": "runs/x.try"}
-    lines = list(told_trial(Trial(**about, differences=[gap])))
+    lines = list(told_trial(RemedyTrial(**about, differences=[gap])))
     assert lines == [
         "tried a=1 b=2 for 10 steps from step 20, beside the unchanged run: the curve moves",
         "   held-out accuracy 0.200 -> 0.500, +0.300 (95 % interval +0.200 to +0.400)",

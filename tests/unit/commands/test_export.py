@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from rlvr.commands.export import body
-from rlvr.commands.export.body import MARK, Options, Source, check_repository, check_token, export, find_source
+from rlvr.commands.export.body import (
+    MARK,
+    ExportedRun,
+    ExportOptions,
+    check_repository,
+    check_token,
+    export,
+    find_source,
+)
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError, UserError
 from rlvr.records.rollouts import rollouts_path, write_rollouts
 from tests.unit.cli.conftest import Rlvr
 from tests.unit.report.runs import episode
 
-OPTIONS = Options(name="me/model", title="A model")
+OPTIONS = ExportOptions(name="me/model", title="A model")
 
 
 def run(root: Path, *overrides: str, steps: int = 7) -> Path:
@@ -25,12 +33,12 @@ def run(root: Path, *overrides: str, steps: int = 7) -> Path:
     return root
 
 
-def source(root: Path, *overrides: str, adapter: bool = False, step: int = 7) -> Source:
+def source(root: Path, *overrides: str, adapter: bool = False, step: int = 7) -> ExportedRun:
     folder = root / "final"
     folder.mkdir(parents=True, exist_ok=True)
     if adapter:
         (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base", "peft_type": "LORA"}')
-    return Source(root=root, config=load_config(overrides), weights=folder, step=step, is_final=True)
+    return ExportedRun(root=root, config=load_config(overrides), weights=folder, step=step, is_final=True)
 
 
 def test_the_step_of_weights_is_that_of_their_folder(tmp_path: Path) -> None:
@@ -67,7 +75,7 @@ PRETRAINED = ("model=hf", "model.name_or_path=some/model")
     ],
 )
 def test_kinds_of_models(overrides: Any, adapter: bool, options: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    made = Options(name="x", title="x", **options)
+    made = ExportOptions(name="x", title="x", **options)
     assert body._kind(source(tmp_path, *overrides, adapter=adapter), made) == kind
 
 
@@ -80,7 +88,7 @@ def test_kinds_of_models(overrides: Any, adapter: bool, options: dict[str, Any],
 )
 def test_an_option_without_effect_is_refused(adapter: bool, options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        body._kind(source(tmp_path, adapter=adapter), Options(name="x", title="x", **options))
+        body._kind(source(tmp_path, adapter=adapter), ExportOptions(name="x", title="x", **options))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +191,7 @@ def test_what_was_written_is_printed(
 ) -> None:
     root, given = run(tmp_path / "run"), list[Any]()
 
-    def written(source: Source, options: Options, target: Path, **how: Any) -> tuple[str, dict[str, int]]:
+    def written(source: ExportedRun, options: ExportOptions, target: Path, **how: Any) -> tuple[str, dict[str, int]]:
         given.append((source.step, options, target, how["overwrite"], how["dry_run"]))
         return "whole", {"a.json": 1234, "b": 6}
 

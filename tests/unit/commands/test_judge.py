@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from rlvr.commands.audit import plain, report, share
-from rlvr.commands.audit.body import Options, audit, audit_config
+from rlvr.commands.audit.body import AuditOptions, audit, audit_config
 from rlvr.config.compose import load_config, load_task_config
 from rlvr.errors import ConfigError, UserError
 from rlvr.research import adversary
 from rlvr.research.adversary import Gap
 from rlvr.trust.probes.cases import NUM_OTHERS, collect, rule_of, verifiers, with_format
 from rlvr.trust.probes.causes import checks
-from rlvr.trust.probes.judge import Audit, Finding, Judge, Row, Scale, Verdict
+from rlvr.trust.probes.judge import Audit, Finding, Judge, Misjudged, Scale, Verdict
 from rlvr.trust.probes.rewrites import Case
 from rlvr.types import Example, GradedAnswer, Message, Score
 from tests.unit.trust.probes.test_probes import case
@@ -153,8 +153,8 @@ def finding(**values: Any) -> Finding:
     return Finding(**{**plain, "score": 1.0, "full": 1.0, **values})
 
 
-def row(group: Any, kind: str, failed: int, *, errors: int = 0) -> Row:
-    return Row(verifier="reward", group=group, kind=kind, num_examples=10, num_failed=failed, num_errors=errors)
+def row(group: Any, kind: str, failed: int, *, errors: int = 0) -> Misjudged:
+    return Misjudged(verifier="reward", group=group, kind=kind, num_examples=10, num_failed=failed, num_errors=errors)
 
 
 ROWS = (
@@ -296,8 +296,8 @@ def test_a_functions_configuration_is_that_of_its_questions(tmp_path: Path) -> N
 def test_a_template_is_for_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_task_config("rpn", [])
     with pytest.raises(ConfigError, match="--answer-template: is for a function"):
-        audit(config, target="rpn", options=Options(num_examples=2, seconds=0, answer_template="<{answer}>"))
-    found = audit(config, target="rpn", options=Options(num_examples=3, seconds=0, threshold=0.5))
+        audit(config, target="rpn", options=AuditOptions(num_examples=2, seconds=0, answer_template="<{answer}>"))
+    found = audit(config, target="rpn", options=AuditOptions(num_examples=3, seconds=0, threshold=0.5))
     assert {one.verifier for one in found.rows} == {"reward", "metric"}
     assert (found.notes, found.threshold, found.target) == (("3 examples",), 0.5, "rpn")
 

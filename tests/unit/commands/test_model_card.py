@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.commands.export.body import Source, _samples
+from rlvr.commands.export.body import ExportedRun, _samples
 from rlvr.commands.export.model_card import Card, Sample, scores, write_card
 from rlvr.config.compose import load_config
 from rlvr.records.rollouts import rollouts_path, write_rollouts
@@ -146,7 +146,7 @@ def test_samples_are_of_the_newest_step_up_to_the_exported_one(tmp_path: Path) -
         write_rollouts(rollouts_path(tmp_path / "rollouts", step), [episode(reward=step / 10), episode(sample=1)])
 
     def of(step: int) -> list[tuple[int, float | None]]:
-        source = Source(
+        source = ExportedRun(
             root=tmp_path, config=load_config([], config_name="rpn"), weights=tmp_path, step=step, is_final=False
         )
         return [(sample.step, sample.reward) for sample in _samples(source)]

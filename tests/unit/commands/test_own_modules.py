@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlvr import imports
-from rlvr.commands.benchmark.body import Plan, make_cells
+from rlvr.commands.benchmark.body import BenchmarkPlan, make_cells
 from rlvr.config.compose import load_config, to_run_yaml
 from rlvr.errors import ConfigError
 from rlvr.run.sources import own_config
@@ -52,7 +52,7 @@ def test_a_run_folder_has_the_name_of_the_task(shop: Path) -> None:
 @pytest.mark.slow
 def test_benchmark_and_serve_find_what_train_finds(shop: Path) -> None:
     lines = ("model=scratch_bpe", "rollout.max_completion_tokens=40")
-    plan = Plan(models=("a",), tasks=("own_shop:Shop",), changes=lines, config_dir=str(shop))
+    plan = BenchmarkPlan(models=("a",), tasks=("own_shop:Shop",), changes=lines, config_dir=str(shop))
     assert [cell.own_task for cell in make_cells(plan)] == ["shop"]
     run = shop / "run"
     run.mkdir()

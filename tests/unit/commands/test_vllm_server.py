@@ -16,9 +16,9 @@ import pytest
 from rlvr.commands.serve.vllm import (
     LAUNCHER,
     Build,
+    ServedWeights,
     VllmDiedError,
     VllmSettings,
-    Weights,
     _is_healthy,
     _tail,
     check_arguments,
@@ -35,7 +35,7 @@ from tests.unit.models.test_scratch import model
 
 CPU = Build(python="python", version="0.32.0", cpu=True, head_sizes=[32, 64])
 GPU = Build(python="python", version="0.32.0", cpu=False, head_sizes=None)
-WEIGHTS = Weights(model="some/model")
+WEIGHTS = ServedWeights(model="some/model")
 PORT = VllmSettings(port=1)
 
 
@@ -103,19 +103,19 @@ def test_pitfall_30_an_unsupported_head_size_is_refused(tmp_path: Path) -> None:
     # the server would say that it is well, and die at the first request
     model(head_dim=16).config.save_pretrained(tmp_path / "16")
     model(head_dim=32).config.save_pretrained(tmp_path / "32")
-    check_head_size(CPU, Weights(model=str(tmp_path / "32")))
-    check_head_size(GPU, Weights(model=str(tmp_path / "16")))
+    check_head_size(CPU, ServedWeights(model=str(tmp_path / "32")))
+    check_head_size(GPU, ServedWeights(model=str(tmp_path / "16")))
     with pytest.raises(UserError, match=r"attention heads of size 16, and vLLM 0.32.0 for CPUs can do 32, 64: choose"):
-        check_head_size(CPU, Weights(model=str(tmp_path / "16")))
+        check_head_size(CPU, ServedWeights(model=str(tmp_path / "16")))
 
 
 def test_an_adapter_is_served_with_its_own_tokenizer(tmp_path: Path) -> None:
     adapter = {"base_model_name_or_path": "some/base", "r": 24, "peft_type": "LORA"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
-    assert find_weights(str(tmp_path)) == Weights(model="some/base", adapter=tmp_path)
+    assert find_weights(str(tmp_path)) == ServedWeights(model="some/base", adapter=tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     weights = find_weights(str(tmp_path))
-    assert weights == Weights(model="some/base", adapter=tmp_path, tokenizer=str(tmp_path))
+    assert weights == ServedWeights(model="some/base", adapter=tmp_path, tokenizer=str(tmp_path))
     line = command_line(CPU, weights, ["a", "b"], PORT)
     assert [_after(line, one) for one in ("--served-model-name", "--max-lora-rank")] == ["some/base", "32"]
     at = line.index("--lora-modules")
@@ -134,7 +134,7 @@ def test_an_adapter_has_the_next_room_that_vllm_offers(rank: int, room: int, tmp
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({"base_model_name_or_path": "some/base", "r": rank, "peft_type": "LORA"})
     )
-    line = command_line(GPU, Weights(model="some/base", adapter=tmp_path), ["a"], PORT)
+    line = command_line(GPU, ServedWeights(model="some/base", adapter=tmp_path), ["a"], PORT)
     assert _after(line, "--max-lora-rank") == str(room)
 
 
@@ -143,7 +143,7 @@ def test_an_adapter_has_the_next_room_that_vllm_offers(rank: int, room: int, tmp
     [((), True), (("--tool_call_parser", "x"), False), (("--enable-auto-tool-choice",), False), (("--seed=1",), True)],
 )
 def test_a_tool_parser_of_the_user_counts(arguments: tuple[str, ...], parser: bool) -> None:
-    weights = Weights(model="some/model", tool_parser="hermes")
+    weights = ServedWeights(model="some/model", tool_parser="hermes")
     line = command_line(GPU, weights, ["a"], VllmSettings(port=1, arguments=arguments))
     assert ("hermes" in line) == parser
 
@@ -227,7 +227,7 @@ def test_variables_of_the_user_are_kept(tmp_path: Path) -> None:
     assert not {"HF_HUB_OFFLINE", "VLLM_API_KEY"} & set(found)
     assert variables(CPU, WEIGHTS, PORT, {})["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert "VLLM_CPU_KVCACHE_SPACE" not in variables(GPU, WEIGHTS, PORT, {})
-    local = variables(CPU, Weights(model=str(tmp_path)), VllmSettings(port=1, api_key="k"), {})
+    local = variables(CPU, ServedWeights(model=str(tmp_path)), VllmSettings(port=1, api_key="k"), {})
     assert (local["HF_HUB_OFFLINE"], local["VLLM_API_KEY"]) == ("1", "k")
 
 

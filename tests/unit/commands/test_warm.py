@@ -14,7 +14,7 @@ def test_steps_that_were_not_made_take_as_long_as_those_that_were(
     """The first one, which is slow, does not count."""
     times = iter([0.0, 5.0, 6.0, 7.5])
     monkeypatch.setattr(warm.time, "perf_counter", lambda: next(times))
-    watch, notes = warm.Watch(patience_s=7.0), list[str]()
+    watch, notes = warm.WarmWatch(patience_s=7.0), list[str]()
     assert [watch.stopped() for _ in range(4)] == [False, False, False, True]
     assert watch.whole(num_steps, notes) == num_steps * 1.25
     assert notes == told
@@ -26,6 +26,6 @@ def test_an_only_step_is_the_slow_one_and_counts(
 ) -> None:
     told = iter(times)
     monkeypatch.setattr(warm.time, "perf_counter", lambda: next(told))
-    watch = warm.Watch(patience_s=5.0)
+    watch = warm.WarmWatch(patience_s=5.0)
     assert [watch.stopped() for _ in times] == [False, False, True][: len(times)]
     assert watch.whole(4, []) == seconds

@@ -6,7 +6,7 @@ import pytest
 
 from rlvr.commands.train.help import page
 from rlvr.config.config import CHOICES, Config, all_keys
-from rlvr.config.messages import Spelling, find_spelling, spellings
+from rlvr.config.messages import ForeignKey, find_spelling, spellings
 from rlvr.registry import names
 
 EVERY_KEY = {
@@ -33,7 +33,7 @@ def test_every_parameter_of_the_rpn_specification_is_named() -> None:
 
 
 @pytest.mark.parametrize("spelling", spellings(), ids=lambda spelling: spelling.theirs)
-def test_our_side_of_the_table_is_a_key(spelling: Spelling) -> None:
+def test_our_side_of_the_table_is_a_key(spelling: ForeignKey) -> None:
     known = {*EVERY_KEY, *Config.model_fields}
     assert [key for key in spelling.ours if key not in known and not key.startswith("reward.parts.")] == []
 

@@ -14,7 +14,7 @@ import pytest
 from rlvr.http_server import at
 from rlvr.report import live as module
 from rlvr.report.live import Live, make_app
-from rlvr.report.page import Limits
+from rlvr.report.page import PageLimits
 from tests.unit.report.runs import save_run
 
 
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_page_and_its_data_are_as_the_files_are_now(run: Path) -> None:
     async def read() -> tuple[str, dict[str, Any], dict[str, Any]]:
-        app = make_app(Live([run], Limits()), "127.0.0.1")
+        app = make_app(Live([run], PageLimits()), "127.0.0.1")
         _, page = await get(app, "/")
         before = unpacked((await get(app, "/data"))[1])
         log(run, 99)
@@ -67,7 +67,7 @@ def test_the_page_and_its_data_are_as_the_files_are_now(run: Path) -> None:
 
 def test_a_folder_of_runs_gets_new_ones(tmp_path: Path) -> None:
     async def names() -> list[list[str]]:
-        live, found = Live([tmp_path], Limits()), []
+        live, found = Live([tmp_path], PageLimits()), []
         for name in ("a", "b"):
             save_run(tmp_path / name)
             found.append([one["name"] for one in (await live.page()).main["runs"]])
@@ -78,7 +78,7 @@ def test_a_folder_of_runs_gets_new_ones(tmp_path: Path) -> None:
 
 def test_the_sweeps_of_a_folder_are_followed(tmp_path: Path) -> None:
     async def read() -> list[dict[str, Any]]:
-        live, found = Live([tmp_path], Limits()), []
+        live, found = Live([tmp_path], PageLimits()), []
         for name in ("run", "sweep/seed-2", "sweep/seed-10"):
             save_run(tmp_path / name, metrics={3: {"eval/rpn/accuracy": 0.5}})
             found.append((await live.page()).main)
@@ -96,7 +96,7 @@ def test_the_sweeps_of_a_folder_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("file", "state"), [("error.txt", "failed"), ("pruned.txt", "pruned")])
 def test_the_end_of_a_run_is_a_change(file: str, state: str, run: Path) -> None:
     async def read() -> list[list[tuple[str, str]]]:
-        live = Live([run], Limits())
+        live = Live([run], PageLimits())
         before = (await live.page()).main["facts"]
         (run / file).write_text("reward: it broke\n")
         return [before, (await live.page()).main["facts"]]
@@ -112,7 +112,7 @@ def test_the_page_is_read_once_for_all_who_ask(run: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "run_page", lambda *words, **more: reads.append(1) or real(*words, **more))
 
     async def ask() -> None:
-        live = Live([run], Limits())
+        live = Live([run], PageLimits())
         await asyncio.gather(*(live.page() for _ in range(5)))
 
     asyncio.run(ask())
@@ -124,7 +124,7 @@ def test_an_event_comes_after_a_change_and_none_without_one(run: Path, monkeypat
     monkeypatch.setattr(module, "ALIVE_S", 0.05)
 
     async def listen() -> list[str]:
-        live, seen = Live([run], Limits()), []
+        live, seen = Live([run], PageLimits()), []
         async for line in live.changes():
             seen.append(line.strip())
             if len(seen) == 3:
@@ -140,7 +140,7 @@ def test_an_event_comes_after_a_change_and_none_without_one(run: Path, monkeypat
 
 def test_on_this_machine_it_answers_to_no_other_name(run: Path) -> None:
     async def ask(host: str, *names: str) -> list[int]:
-        app = make_app(Live([run], Limits()), host)
+        app = make_app(Live([run], PageLimits()), host)
         return [(await get(app, "/data", name))[0] for name in names]
 
     names = ("localhost:8010", "127.0.0.1", "evil.example:8010")
@@ -150,13 +150,13 @@ def test_on_this_machine_it_answers_to_no_other_name(run: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_it_answers_to_the_address_that_it_prints(host: str, run: Path) -> None:
-    app = make_app(Live([run], Limits()), host)
+    app = make_app(Live([run], PageLimits()), host)
     assert asyncio.run(get(app, "/data", f"{at(host)}:8010"))[0] == 200
 
 
 def test_a_run_may_be_deleted_while_its_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any of the looks: the stream of events goes on."""
-    real, live, is_deleted = Path.stat, Live([tmp_path], Limits()), list[bool]()
+    real, live, is_deleted = Path.stat, Live([tmp_path], PageLimits()), list[bool]()
     for last in range(20):
         save_run(tmp_path / "run", tokenizer=False, rollouts={})
         looks = iter(range(20))

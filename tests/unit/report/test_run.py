@@ -8,7 +8,7 @@ from rlvr.cli.main import main
 from rlvr.errors import UserError
 from rlvr.records.checks import Check, write_checks
 from rlvr.records.history import History
-from rlvr.report.run import Limits, write_run_report
+from rlvr.report.run import PageLimits, write_run_report
 from rlvr.report.sweep import mean_score, sweep_table
 from tests.unit.report.runs import chunk_of, episode, save_run, save_tokenizer
 
@@ -156,12 +156,12 @@ def test_pitfall_38_above_the_limits_a_page_is_a_sample(tmp_path: Path) -> None:
         for step in range(1, 11)
     }
     run = save_run(tmp_path / "run", rollouts=rollouts)
-    few = write_run_report([run], limits=Limits(max_episodes=100))
+    few = write_run_report([run], limits=PageLimits(max_episodes=100))
     assert (few.num_episodes, few.num_left_out) == (100, 2900)
     assert "2,900 of 3,000 recorded episodes are left out" in few.notes[-1]
     whole = write_run_report([run])
     assert whole.num_left_out == 0
-    small = write_run_report([run], limits=Limits(max_mb=whole.size / 2e6 + 0.1))
+    small = write_run_report([run], limits=PageLimits(max_mb=whole.size / 2e6 + 0.1))
     assert 0 < small.num_episodes < 3000
     assert small.size < whole.size / 2 + 100_000
     assert small.notes[-1] in chunk_of(small.path.read_text(), "main")["notes"]

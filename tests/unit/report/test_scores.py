@@ -7,7 +7,7 @@ import pytest
 
 from rlvr.records.graded import EvaluationRecord, GradedTurn
 from rlvr.records.rollouts import CallRecord
-from rlvr.report.page import Limits, Page, render
+from rlvr.report.page import Page, PageLimits, render
 from rlvr.report.scores import MAX_COMPLETION_CHARS, MAX_NOTES, MAX_PROMPT_CHARS, MAX_TOKENS, evaluation_pages
 from rlvr.types import StopReason, TraceStep
 from tests.unit.evaluation.records import greedy, record
@@ -129,7 +129,7 @@ def test_pitfall_38_above_the_limit_disagreements_stay() -> None:
         for number, right in enumerate(of_one)
     ]
     whole = evaluation_pages(records, title="t")
-    made = evaluation_pages(records, title="t", limits=Limits(max_mb=1.0))
+    made = evaluation_pages(records, title="t", limits=PageLimits(max_mb=1.0))
     assert whole.kept == whole.total == made.total == 800
     assert 0 < made.kept < 800
     assert len(render(made)) < 1.0e6
@@ -139,7 +139,7 @@ def test_pitfall_38_above_the_limit_disagreements_stay() -> None:
     assert len(rows) == 400
     assert all(row["chunk"] is not None for row in rows if row["results"]["0"][0] != row["results"]["1"][0])
     assert sum(2 for row in rows if row["chunk"] is not None) == made.kept
-    assert evaluation_pages(records, title="t", limits=Limits(max_episodes=100)).kept == 100
+    assert evaluation_pages(records, title="t", limits=PageLimits(max_episodes=100)).kept == 100
 
 
 def test_tokens_have_texts_where_the_model_is_a_folder(tmp_path: Path) -> None:

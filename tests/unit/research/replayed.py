@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlvr.core.batch import to_batch
 from rlvr.core.rollout import SampledGroups
 from rlvr.core.trainer import Trainer
-from rlvr.research.repeat import Repeated, State
+from rlvr.research.repeat import Repeated, TrainerState
 from rlvr.seeding import derive_seed
 from rlvr.types import Episode, Group, Score, StopReason
 from tests.unit.core.fakes import completion, episode, group
@@ -110,7 +110,7 @@ def made_step(*overrides: str) -> Case:
     moments = {name: copy.deepcopy(dict(trainer.optimizer.state[p])) for name, p in policy.model.named_parameters()}
     run = cast("Any", SimpleNamespace(trainer=trainer, objective=trainer.objective))
     made = Repeated(step=STEP, opened=cast("Any", None), run=run, on_progress=lambda done, total: None)
-    made.before = State.of(trainer)
+    made.before = TrainerState.of(trainer)
     batch = trainer.objective.advantages(trainer.score(to_batch(groups), groups))
     metrics, batch = trainer.update(batch, STEP - 1)
     made.sampled = SampledGroups(groups=tuple(groups), num_refilled=0, num_dropped=0)

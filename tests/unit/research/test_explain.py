@@ -17,7 +17,7 @@ from rlvr.errors import UserError
 from rlvr.evaluation.intervals import bootstrap
 from rlvr.records.rollouts import EpisodeRecord, rollouts_path, write_rollouts
 from rlvr.research import explain
-from rlvr.research.explain import Explained, Measured, Row, decisive
+from rlvr.research.explain import Explained, StateMeans, StateValues, decisive
 from rlvr.research.opened import kept_steps, weights_at
 from rlvr.types import Example, StopReason
 from tests.unit.report.runs import episode
@@ -105,7 +105,7 @@ def test_an_episode_is_read_with_the_numbers_that_are_missing() -> None:
     assert explain._group(episode(reward=0.25)).episodes[0].score.value == 0.25
 
 
-def measured(**values: Any) -> Measured:
+def measured(**values: Any) -> StateValues:
     """Four episodes of two questions; a reply names the answer in two of them, and an episode has one turn only."""
     records = [
         turns("no", "Paris", None, example="a"),
@@ -123,10 +123,10 @@ def measured(**values: Any) -> Measured:
         "right": [[0, 1, 4], [2, 2], [4], [0, 0, 4]],
         "count": 4,
     }
-    return Measured(**{**found, **values})
+    return StateValues(**{**found, **values})
 
 
-def explained(found: Measured, *, step: int = 10, weights_step: int = 10) -> Explained:
+def explained(found: StateValues, *, step: int = 10, weights_step: int = 10) -> Explained:
     return explain._explained(Path("run"), step, weights_step, found, 1.5)
 
 
@@ -335,8 +335,8 @@ def test_a_pretrained_model_is_its_own_start(tmp_path: Path) -> None:
         weights_at(weights(tmp_path / "empty"), 1, load_config(SCRATCH))
 
 
-def row(**values: Any) -> Row:
-    return Row(**{"state": "turn 1", "count": 3, "gold": 0.5, "other": 0.25, "right": None, **values})
+def row(**values: Any) -> StateMeans:
+    return StateMeans(**{"state": "turn 1", "count": 3, "gold": 0.5, "other": 0.25, "right": None, **values})
 
 
 def test_the_table_has_samples_only_where_there_are_any() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rlvr.data.problems import Problem, fingerprint
 from rlvr.errors import ConfigError, UserError
-from rlvr.tasks.loading import Part, make_data
+from rlvr.tasks.loading import ParsedRows, make_data
 from rlvr.types import Example, Message
 from tests.unit.tasks.data_tasks import FIXTURES, graded, make, scored, solved, sums, write_jsonl
 
@@ -113,7 +113,7 @@ def test_too_many_shots_are_an_error_with_the_numbers() -> None:
 
 def test_max_train_examples_are_those_that_are_left_to_train_on() -> None:
     problems = [Problem(id=str(n), key=fingerprint(str(n)), question=str(n), answer="1") for n in range(10)]
-    parts = Part(problems=tuple(problems)), Part(problems=tuple(problems[:3]))
+    parts = ParsedRows(problems=tuple(problems)), ParsedRows(problems=tuple(problems[:3]))
     data = make_data(parts, where="sums", max_train=5, seed=0)
     assert data.source.sizes == (5, 3)
     assert data.notes[0] == "5 training and 3 held-out examples from sums"

@@ -8,7 +8,7 @@ from typing import Any
 from rlvr.records.history import History
 from rlvr.records.rollouts import EpisodeRecord, RowRecord, TurnRecord
 from rlvr.trust.record import Record
-from rlvr.trust.weights import Weights
+from rlvr.trust.weights import WeightChange
 from rlvr.types import TraceStep
 
 SETTINGS: dict[str, Any] = {
@@ -39,7 +39,7 @@ STEP = {
     "policy/approx_kl": 0.0,
 }
 ACCURACY = (0.4, 0.35, 0.45)  # with its interval
-WEIGHTS = Weights(count=200_000, moved=0.04, still=0.0)
+WEIGHTS = WeightChange(count=200_000, moved=0.04, still=0.0)
 ANSWERS = ("7", "3", "7", "5")  # of a group whose gold is 7
 
 
@@ -103,7 +103,7 @@ def record(
     *,
     episodes: Sequence[EpisodeRecord] | None = None,
     accuracy: Sequence[tuple[float, float, float]] = (ACCURACY, ACCURACY),
-    weights: Weights | None = WEIGHTS,
+    weights: WeightChange | None = WEIGHTS,
     settings: Mapping[str, Any] | None = None,
     steps: int = 10,
 ) -> Record:

@@ -10,7 +10,7 @@ from rlvr.records.history import History, read_history
 from rlvr.records.jsonl import MetricsFile
 from rlvr.records.rollouts import rollouts_path, write_rollouts
 from rlvr.trust.record import MAX_FILES, contains, read_record
-from rlvr.trust.weights import Weights, read_weights
+from rlvr.trust.weights import WeightChange, read_weights
 from tests.unit.trust.made import STEP, episode, record, sound
 
 
@@ -85,11 +85,11 @@ def save(folder: Path, matrix: float, vector: float) -> None:
 
 def test_change_of_matrices_and_count_of_weights(tmp_path: Path) -> None:
     save(tmp_path / "warm_start", 0.5, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == WeightChange(count=10, fresh=1.0)
     save(tmp_path / "checkpoints/step_000010/model", 0.75, -9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, moved=0.5, still=0.0, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == WeightChange(count=10, moved=0.5, still=0.0, fresh=1.0)
     save(tmp_path / "final", 1.0, 9.0)
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=10, moved=1.0, still=0.0, fresh=1.0)
+    assert read_weights(tmp_path, history(tmp_path)) == WeightChange(count=10, moved=1.0, still=0.0, fresh=1.0)
 
 
 def test_matrices_that_stand_still_beside_norms_that_move(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_weights_that_cannot_be_read_are_none_and_those_of_adapters_are_counted(
     assert read_weights(tmp_path, history(tmp_path)) is None
     (tmp_path / "final/model.safetensors").unlink()
     save_file({"a": np.zeros((2, 3), np.float32)}, tmp_path / "final/adapter_model.safetensors")
-    assert read_weights(tmp_path, history(tmp_path)) == Weights(count=6)
+    assert read_weights(tmp_path, history(tmp_path)) == WeightChange(count=6)

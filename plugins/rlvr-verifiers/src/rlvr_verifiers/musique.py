@@ -19,7 +19,8 @@ from rlvr.errors import ConfigError
 from rlvr.rewards.base import run_verifier
 from rlvr.run.tasks import TaskOpener
 from rlvr.tasks.dataset import DatasetTask
-from rlvr.tasks.multihop import MultiHopEnvs, Notes
+from rlvr.tasks.multihop import Notes
+from rlvr.tasks.multihop_settings import MultiHopEnvs
 from rlvr.types import Attempt, Example, GradedAnswer, Score, StopReason, ToolCall
 
 FAMILY = "qwen2"

@@ -17,7 +17,7 @@ from rlvr.settings import Text, setting
 from rlvr.tasks.base import CountTokens, Task, TaskContext, own_question, text_of
 from rlvr.tasks.dataset import leave_out_long
 from rlvr.tasks.generator import Scalar
-from rlvr.tasks.loading import Part, by_hash, make_data
+from rlvr.tasks.loading import ParsedRows, by_hash, make_data
 from rlvr.tasks.settings import HeldOutShare, LimitSettings
 from rlvr.types import Example, GradedAnswer, Score, TurnText
 from rlvr_verifiers.edition import Row
@@ -126,13 +126,13 @@ class VerifiersTask(Task):
 
     # --------------------------------------------------------------------------------------------------- the data
 
-    def _part(self, split: str, rows: Sequence[Row]) -> Part:
+    def _part(self, split: str, rows: Sequence[Row]) -> ParsedRows:
         """The problems of a data set, keyed by their question, or by everything if all ask the same."""
         asked = [text_of([message for message in row.messages if message.role != "system"]) for row in rows]
         keys = [fingerprint(question) for question in asked]
         if len({*keys}) <= 1:
             keys = [fingerprint(question, row.identity) for question, row in zip(asked, rows, strict=True)]
-        return Part(
+        return ParsedRows(
             problems=tuple(
                 Problem(
                     id=f"{self.name}/{split}/{index}",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rlvr.cli.model_arguments import add_config_dir, at_least, note, save_checks
 
 if TYPE_CHECKING:
-    from rlvr.trust.probes.causes import Cause
-    from rlvr.trust.probes.judge import Audit, Finding, Row
+    from rlvr.trust.probes.causes import RewardFault
+    from rlvr.trust.probes.judge import Audit, Finding, Misjudged
 
 HELP = "find right answers that a reward refuses, and wrong ones that it pays"
 DESCRIPTION = """Grade rewritten right answers, edited wrong ones and known exploits by the reward and the metric of a
@@ -76,65 +76,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.commands.audit.body import Options, audit, audit_config
+    from rlvr.commands.audit.body import AuditOptions, audit, audit_config
     from rlvr.trust.probes.causes import checks
 
     where = {"data": args.data, "task": args.task, "config_dir": args.config_dir}
     config = audit_config(args.target, args.overrides, **where)
-    options = Options(
+    options = AuditOptions(
         num_examples=args.num_examples,
         seconds=args.seconds,
         threshold=args.threshold,
         answer_template=args.answer_template,
     )
-    found = audit(config, target=args.target, options=options)
-    for line in found.notes:
+    result = audit(config, target=args.target, options=options)
+    for line in result.notes:
         note(f"note: {line}")
-    save_checks(args.target, "audit", checks(found))
-    sys.stdout.writelines(f"{line}\n" for line in (plain(found) if args.json else report(found, args.shown)))
-    return 1 if found.alarms else 0
+    save_checks(args.target, "audit", checks(result))
+    sys.stdout.writelines(f"{line}\n" for line in (plain(result) if args.json else report(result, args.shown)))
+    return 1 if result.alarms else 0
 
 
-def plain(found: Audit) -> Iterator[str]:
-    for row in found.rows:
+def plain(audit: Audit) -> Iterator[str]:
+    for row in audit.rows:
         more = {"share": row.share.value, "share_low": row.share.low, "share_high": row.share.high}
-        yield json.dumps(vars(row) | more | {"alarm": row in found.alarms})
-    yield from (json.dumps(vars(finding)) for finding in found.findings)
+        yield json.dumps(vars(row) | more | {"alarm": row in audit.alarms})
+    yield from (json.dumps(vars(finding)) for finding in audit.findings)
 
 
-def report(found: Audit, shown: int) -> Iterator[str]:
+def report(audit: Audit, shown: int) -> Iterator[str]:
     """A table of the kinds with failures, their texts, and a sentence with a remedy for each."""
     from rlvr.trust.probes.causes import exact_spellings, find_causes
     from rlvr.trust.probes.exploits import SLOW
 
     for group, title in GROUPS.items():
-        rows = [row for row in found.rows if row.group == group]
+        rows = [row for row in audit.rows if row.group == group]
         yield f"{title}: {len([row for row in rows if row.num_failed])} of {len(rows)} kinds"
         for row in rows:
             if row.num_failed or row.num_errors:
                 yield _row(row)
-                texts = [one for one in found.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
+                texts = [one for one in audit.findings if (one.verifier, one.kind) == (row.verifier, row.kind)]
                 for finding in texts[: 0 if group == "format" else shown]:
                     yield from _finding(finding)
-    causes = find_causes(found)
+    causes = find_causes(audit)
     for cause in causes:
-        yield from _cause(found.target, cause)
+        yield from _cause(audit.target, cause)
     explained = {(cause.verifier, kind) for cause in causes for kind in (cause.kind, *cause.explains)}
-    for name, rows in exact_spellings(found).items():
+    for name, rows in exact_spellings(audit).items():
         explained |= {(name, row.kind) for row in rows}
         remedies = "; ".join(dict.fromkeys(row.remedy for row in rows))
-        yield f"- {found.target}: the {name} takes an answer in its gold's own spelling alone,"
+        yield f"- {audit.target}: the {name} takes an answer in its gold's own spelling alone,"
         yield f"  which is right if the prompt asks for it; else normalize both before you compare: {remedies}."
-    for row in (*found.refused, *found.alarms):
+    for row in (*audit.refused, *audit.alarms):
         if (row.verifier, row.kind) in explained:
             continue
         what = "refuses" if row.group == "rewrite" else "does not end on" if row.kind == SLOW else "pays"
-        yield f"- {found.target}: the {row.verifier} {what} {row.kind!r}: {_figures(found, row)}{row.remedy}."
-    if not (found.refused or found.alarms):
-        yield f"{found.target}: nothing wrong was paid, and nothing right refused."
+        yield f"- {audit.target}: the {row.verifier} {what} {row.kind!r}: {_figures(audit, row)}{row.remedy}."
+    if not (audit.refused or audit.alarms):
+        yield f"{audit.target}: nothing wrong was paid, and nothing right refused."
 
 
-def _cause(target: str, cause: Cause) -> Iterator[str]:
+def _cause(target: str, cause: RewardFault) -> Iterator[str]:
     """The fault behind many kinds, a text that shows it, and what it may explain."""
     shown = f" (as {_short(cause.example.text)})" if cause.example else ""
     yield f"- {target}: the {cause.verifier}: {cause.name}: {cause.says}{shown}: {cause.remedy}."
@@ -143,17 +143,17 @@ def _cause(target: str, cause: Cause) -> Iterator[str]:
         yield f"  {len(cause.explains)} more kinds may follow from it; audit again when it is corrected: {kinds}."
 
 
-def _figures(found: Audit, row: Row) -> str:
+def _figures(audit: Audit, row: Misjudged) -> str:
     """What a wrong and a right answer earn, of a format that pays too much."""
     from rlvr.trust.probes.exploits import FORM
 
-    for one in found.findings:
+    for one in audit.findings:
         if row.kind == one.kind == FORM:
             return f"a wrong answer in the right format earns {one.score:g}, a right one {one.full:g}: "
     return ""
 
 
-def _row(row: Row) -> str:
+def _row(row: Misjudged) -> str:
     interval = row.share
     errors = f", {row.num_errors} errors" if row.num_errors else ""
     counts = f"{row.num_failed} of {row.num_examples} ({interval.low:.0%} to {interval.high:.0%}){errors}"

@@ -24,7 +24,7 @@ FUNCTION = "reward.parts.custom.function"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AuditOptions:
     num_examples: int = 50
     seconds: float = 60.0  # of the adversary; 0: none
     threshold: float = 0.0
@@ -49,20 +49,22 @@ def audit_config(
             target, lines = "jsonl", [*override_lines({"task.path": target}), *lines]
         own = own_config(target, lines, config_dir)
         return own or load_task_config(target, lines, config_dir=config_dir, option="TASK")
-    said = {line.lstrip("+").partition("=")[0] for line in lines}
+    keys = {line.lstrip("+").partition("=")[0] for line in lines}
     ours = {"reward": "custom", FUNCTION: target, "prompt": "plain"}
     if data is not None:
         ours |= {"task.path": data, "task.metric": _metric(data)}
-    lines = [*override_lines({key: value for key, value in ours.items() if key not in said}), *lines]
+    lines = [*override_lines({key: value for key, value in ours.items() if key not in keys}), *lines]
     return load_task_config(task or "jsonl", lines, config_dir=config_dir)
 
 
-def audit(config: Config, *, target: str, options: Options | None = None, functions: Functions | None = None) -> Audit:
+def audit(
+    config: Config, *, target: str, options: AuditOptions | None = None, functions: Functions | None = None
+) -> Audit:
     """Grade probes of training examples by the reward, and by the metric unless the reward is a user's function.
 
     UserError for a task without answers of one turn to rewrite, and for other errors that the user can correct.
     """
-    options = options or Options()
+    options = options or AuditOptions()
     if config.task.bundles:
         raise ConfigError(f"task={config.task.name}: is a mix; audit its parts one by one.")
     with open_tasks(config, FAMILY, functions or {}, reads="all") as tasks:

@@ -32,7 +32,7 @@ def audit(
     `.alarms` are the kinds of wrong texts that are paid, `.refused` those of right ones that are not. Raises UserError,
     one sentence, for errors that the caller can correct.
     """
-    from rlvr.commands.audit.body import Options, audit_config
+    from rlvr.commands.audit.body import AuditOptions, audit_config
     from rlvr.commands.audit.body import audit as run_audit
 
     functions = {import_path(target): target} if callable(target) else {}
@@ -40,5 +40,7 @@ def audit(
     folder = None if config_dir is None else str(config_dir)
     where = {"data": data_file(data, "data"), "task": task, "config_dir": folder}
     config = audit_config(name, override_lines(overrides), **where)
-    options = Options(num_examples=num_examples, seconds=seconds, threshold=threshold, answer_template=answer_template)
+    options = AuditOptions(
+        num_examples=num_examples, seconds=seconds, threshold=threshold, answer_template=answer_template
+    )
     return in_a_thread(lambda stopped: run_audit(config, target=name, options=options, functions=functions))

@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output-dir {folder}: is no folder; choose another one.")
     with progress("loading libraries"):
-        from rlvr.commands.benchmark.body import Plan, benchmark
+        from rlvr.commands.benchmark.body import BenchmarkPlan, benchmark
 
     hush()
-    asked = Plan(
+    asked = BenchmarkPlan(
         models=args.models,
         tasks=args.tasks,
         retrievers=args.retrievers,
@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
         changes=tuple(args.set),
         config_dir=args.config_dir,
     )
-    found = benchmark(folder, asked, show=note, bar=progress)
+    result = benchmark(folder, asked, show=note, bar=progress)
     if args.json:
-        sys.stdout.writelines(json.dumps(line) + "\n" for line in found.lines())
+        sys.stdout.writelines(json.dumps(line) + "\n" for line in result.lines())
     else:
-        sys.stdout.write(found.table())
-    if found.failed:
-        names = ", ".join(cell.name for cell in found.failed)
-        note(f"{len(found.failed)} of {len(found.cells)} cells failed; the same command tries them again: {names}")
-    return int(bool(found.failed))
+        sys.stdout.write(result.table())
+    if result.failed:
+        names = ", ".join(cell.name for cell in result.failed)
+        note(f"{len(result.failed)} of {len(result.cells)} cells failed; the same command tries them again: {names}")
+    return int(bool(result.failed))

@@ -24,8 +24,7 @@ from rlvr.config import Config
 from rlvr.config.compose import load_task_config
 from rlvr.engines.openai import open_endpoint
 from rlvr.errors import ConfigError, UserError
-from rlvr.evaluation.analysis import Analysis, analyze
-from rlvr.evaluation.analysis import Cell as FoundCell
+from rlvr.evaluation.analysis import Analysis, Cell, analyze
 from rlvr.evaluation.collect import MAX_PLAN_BYTES, PLAN, collect
 from rlvr.evaluation.evaluate import Progress
 from rlvr.evaluation.tables import differences, plain, summary_rows, table
@@ -46,8 +45,8 @@ NONE = "-"
 """The retriever of a task without search."""
 
 
-class Plan(BaseModel):
-    """`Plan(models=("runs/a", "openai:http://127.0.0.1:8000/v1#b"), tasks=("rpn", "musique"), retrievers=("bm25",))`
+class BenchmarkPlan(BaseModel):
+    """`BenchmarkPlan(models=("runs/a", "openai:http://127.0.0.1/v1#b"), tasks=("rpn",), retrievers=("bm25",))`
 
     A task is a configuration, a task name, or a run folder (that run's task and settings). None for `num_examples` and
     `samples_per_example` means the value of each task's configuration. `changes` are overrides for every task, as in
@@ -66,7 +65,7 @@ class Plan(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class Measurement:
     """One measurement of a plan; `own_task` is the task's name, e.g. `rpn` for the configuration `rpn_small`."""
 
     model: str
@@ -93,7 +92,7 @@ def _word(name: str) -> str:
     return f"{plain}-{hashlib.blake2b(name.encode(), digest_size=3).hexdigest()}" if name != NONE else NONE
 
 
-def make_cells(plan: Plan) -> tuple[Cell, ...]:
+def make_cells(plan: BenchmarkPlan) -> tuple[Measurement, ...]:
     """The cells, task by task. ConfigError for a wrong name or setting."""
     for retriever in plan.retrievers:
         find_retriever(retriever, RetrievalSettings())
@@ -104,20 +103,20 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
             f"--retrievers {','.join(plan.retrievers)}: none of {', '.join(plan.tasks)} searches documents; leave this "
             "out, or add a task that does, e.g. musique."
         )
-    found = []
+    made = []
     for task, config in configs.items():
         variants = {str(getattr(config.task, "retriever", NONE)): config}
         if task in searching and plan.retrievers:
             variants = {retriever: _config(plan, task, retriever) for retriever in plan.retrievers}
-        found += [
-            Cell(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
+        made += [
+            Measurement(model=model, task=task, own_task=of_one.task.label, retriever=retriever, config=of_one)
             for retriever, of_one in variants.items()
             for model in plan.models
         ]
-    return tuple(found)
+    return tuple(made)
 
 
-def _config(plan: Plan, task: str, retriever: str | None) -> Config:
+def _config(plan: BenchmarkPlan, task: str, retriever: str | None) -> Config:
     """A task's settings, the same for every model."""
     counts = {"num_examples": plan.num_examples, "samples_per_example": plan.samples_per_example}
     lines = [f"evaluation.{name}={value}" for name, value in counts.items() if value is not None]
@@ -126,7 +125,7 @@ def _config(plan: Plan, task: str, retriever: str | None) -> Config:
     return load_task_config(task, [*plan.changes, *lines], config_dir=plan.config_dir, option="--tasks")
 
 
-def join(folder: Path, asked: Plan) -> Plan:
+def join(folder: Path, asked: BenchmarkPlan) -> BenchmarkPlan:
     """The folder's plan extended by `asked`; `asked` alone for a new folder. The tasks' own retrievers are written out,
     so that later retrievers are added to them.
 
@@ -142,7 +141,7 @@ def join(folder: Path, asked: Plan) -> Plan:
     return plan.model_copy(update={"retrievers": plan.retrievers or tuple(own)})
 
 
-def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
+def _joined(folder: Path, known: BenchmarkPlan, asked: BenchmarkPlan) -> BenchmarkPlan:
     if asked.changes and set(asked.changes) != set(known.changes):
         before = " ".join(f"--set {line}" for line in known.changes) or "without --set"
         raise ConfigError(
@@ -166,13 +165,13 @@ def _joined(folder: Path, known: Plan, asked: Plan) -> Plan:
     return plan
 
 
-def _read_plan(folder: Path) -> Plan | None:
+def _read_plan(folder: Path) -> BenchmarkPlan | None:
     path = folder / PLAN
     if not path.exists():
         return None
     try:
         with path.open("rb") as file:
-            return Plan.model_validate_json(file.read(MAX_PLAN_BYTES), strict=True)
+            return BenchmarkPlan.model_validate_json(file.read(MAX_PLAN_BYTES), strict=True)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is damaged: delete it and give --models and --tasks again (the records stay), or choose another "
@@ -180,7 +179,7 @@ def _read_plan(folder: Path) -> Plan | None:
         ) from error
 
 
-def write_plan(folder: Path, plan: Plan, cells: Iterable[Cell]) -> None:
+def write_plan(folder: Path, plan: BenchmarkPlan, cells: Iterable[Measurement]) -> None:
     names = ("file", "model", "task", "own_task", "retriever")
     data = plan.model_dump(by_alias=True) | {"cells": [{name: getattr(c, name) for name in names} for c in cells]}
     with writing(folder):
@@ -197,9 +196,9 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    cells: tuple[Cell, ...]
+    cells: tuple[Measurement, ...]
     analysis: Analysis | None  # None: every cell failed
-    failed: tuple[Cell, ...]
+    failed: tuple[Measurement, ...]
 
     def table(self, *, markdown: bool = False) -> str:
         """A row per cell in plan order, and a sentence per difference; all columns in Markdown."""
@@ -219,18 +218,18 @@ class Benchmark:
         failed = [{"kind": "failed", "model": c.model, "task": c.task, "retriever": c.retriever} for c in self.failed]
         return lines + failed
 
-    def _place(self, found: FoundCell) -> int:
+    def _place(self, analyzed: Cell) -> int:
         """Index of the best-matching plan cell. A task with several evaluation sets has several result cells per plan
         cell, and only some of them search."""
         fitting = [
-            (cell.task != found.task, cell.retriever != (found.retriever or NONE), number)
+            (cell.task != analyzed.task, cell.retriever != (analyzed.retriever or NONE), number)
             for number, cell in enumerate(self.cells)
-            if cell.model == found.model and f"{found.task}/".startswith(f"{cell.task}/")
+            if cell.model == analyzed.model and f"{analyzed.task}/".startswith(f"{cell.task}/")
         ]
         return min(fitting)[-1]
 
 
-def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
+def benchmark(folder: Path, asked: BenchmarkPlan, *, show: Show, bar: Bar) -> Benchmark:
     """Run the missing measurements of `folder`'s plan extended by `asked`, and write the summary.
 
     Each model is loaded once. After a kill, the next call continues with the interrupted episode. A failing cell does
@@ -243,7 +242,7 @@ def benchmark(folder: Path, asked: Plan, *, show: Show, bar: Bar) -> Benchmark:
     for model in plan.models:
         _check_model(model)
     write_plan(folder, plan, cells)
-    failed: list[Cell] = []
+    failed: list[Measurement] = []
     in_order = enumerate(sorted(cells, key=lambda cell: plan.models.index(cell.model)), start=1)
     for model, group in groupby(in_order, key=lambda numbered: numbered[1].model):
         of_model = {f"[{number}/{len(cells)}] {cell.name}": cell for number, cell in group}
@@ -261,12 +260,14 @@ def _check_model(model: str) -> None:
         check_weights(source, sorted(source.glob("*.safetensors")))
 
 
-def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Show, bar: Bar) -> list[Cell]:
+def _measure_model(
+    folder: Path, model: str, cells: Mapping[str, Measurement], show: Show, bar: Bar
+) -> list[Measurement]:
     """Measure the cells; returns those that failed. The weights are freed at the end of the call."""
-    failed: list[Cell] = []
+    failed: list[Measurement] = []
 
     @contextmanager
-    def survived(*lost: Cell) -> Iterator[None]:
+    def survived(*lost: Measurement) -> Iterator[None]:
         """Report a failed cell and continue: hours of other cells must not be lost."""
         try:
             yield
@@ -287,7 +288,7 @@ def _measure_model(folder: Path, model: str, cells: Mapping[str, Cell], show: Sh
     return failed
 
 
-def _measure(path: Path, loaded: Loaded, cell: Cell, show: Show, bar: Bar) -> None:
+def _measure(path: Path, loaded: Loaded, cell: Measurement, show: Show, bar: Bar) -> None:
     with open_inference(loaded, cell.config, reads="held_out") as inference:
         for note in inference.notes:
             show(note)
@@ -314,21 +315,21 @@ def _check_records(path: Path, inference: Inference, show: Show) -> None:
         )
 
 
-def _summarize(folder: Path, cells: tuple[Cell, ...], failed: Sequence[Cell], show: Show) -> Benchmark:
+def _summarize(folder: Path, cells: tuple[Measurement, ...], failed: Sequence[Measurement], show: Show) -> Benchmark:
     """Write summary.md, summary.csv and summary.json of the cells that did not fail."""
     done = {(folder / cell.file).resolve() for cell in cells if cell not in failed}
     analysis = analyze(collect([folder], only=done, tokens=False).records) if done else None
     for note in analysis.notes if analysis else ():
         show(note)
-    found = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))
+    result = Benchmark(cells=cells, analysis=analysis, failed=tuple(failed))
     texts = {
-        "summary.md": found.table(markdown=True),
+        "summary.md": result.table(markdown=True),
         "summary.csv": _csv(analysis),
-        "summary.json": json.dumps(found.lines(), indent=1) + "\n",
+        "summary.json": json.dumps(result.lines(), indent=1) + "\n",
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode("utf-8", errors="backslashreplace"))
-    return found
+    return result
 
 
 def _csv(analysis: Analysis | None) -> str:

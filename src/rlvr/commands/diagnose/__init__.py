@@ -15,7 +15,7 @@ from rlvr.printable import printable
 from rlvr.progress import is_terminal, progress, wrapped
 
 if TYPE_CHECKING:
-    from rlvr.trust.chain import Diagnosis, Trial
+    from rlvr.trust.chain import Diagnosis, RemedyTrial
 
 HELP = "say why a curve is flat"
 DESCRIPTION = """Name the likeliest causes of a flat curve, from what a run folder records: each with a score, evidence
@@ -53,38 +53,38 @@ def run(args: argparse.Namespace) -> int:
     if args.attempt:
         hush()
     with ended_by_sigterm():
-        found = diagnose(args.run_folder, args.steps or STEPS if args.attempt else None)
-    for line in found.notes:
+        diagnosis = diagnose(args.run_folder, args.steps or STEPS if args.attempt else None)
+    for line in diagnosis.notes:
         note(f"note: {line}")
     if args.json:
-        print(to_json(found))
+        print(to_json(diagnosis))
     else:
         width = WIDTH if is_terminal(sys.stdout) else None
-        lines = map(printable, told(found))
+        lines = map(printable, told(diagnosis))
         sys.stdout.write("".join((wrapped(line, width) if width else line) + "\n" for line in lines))
     return 0
 
 
-def told(found: Diagnosis) -> Iterator[str]:
+def told(diagnosis: Diagnosis) -> Iterator[str]:
     """The curve, then each cause with evidence and remedy, or that there is none to name."""
-    yield f"{found.run}: {found.steps} steps; {found.curve}"
-    if found.top is None:
-        yield found.verdict
-        if found.causes:
+    yield f"{diagnosis.run}: {diagnosis.steps} steps; {diagnosis.curve}"
+    if diagnosis.top is None:
+        yield diagnosis.verdict
+        if diagnosis.causes:
             yield "Weak evidence for:"
-    for place, cause in enumerate(found.causes, start=1):
+    for place, cause in enumerate(diagnosis.causes, start=1):
         yield ""
         yield f"{place}. {cause.name}, {cause.score:.0%}: {cause.says}"
         yield from (f"   seen: {line}" for line in cause.evidence)
         yield f"   do:   {cause.remedy}"
         if cause.overrides:
             yield f"   set:  {' '.join(cause.overrides)}"
-    if found.trial is not None:
+    if diagnosis.trial is not None:
         yield ""
-        yield from told_trial(found.trial)
+        yield from told_trial(diagnosis.trial)
 
 
-def told_trial(trial: Trial) -> Iterator[str]:
+def told_trial(trial: RemedyTrial) -> Iterator[str]:
     start = f"step {trial.start}" if trial.start else "the start"
     verdict = "the curve moves" if trial.moved else "the curve does not move by more than chance"
     yield f"tried {' '.join(trial.overrides)} for {trial.steps} steps from {start}, beside the unchanged run: {verdict}"

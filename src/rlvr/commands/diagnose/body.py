@@ -18,9 +18,9 @@ def diagnose(source: str, try_steps: int | None = None) -> Diagnosis:
     check_one_run(root)
     if not is_run(root) or not (root / "metrics.jsonl").is_file():
         raise UserError(f"{source} is no run folder to diagnose: it has no metrics.jsonl.")
-    found = diagnosed(root)
+    diagnosis = diagnosed(root)
     if try_steps is None:
-        return found
+        return diagnosis
     from rlvr.commands.diagnose.trial import tried  # torch
 
-    return replace(found, trial=tried(source, found, try_steps))
+    return replace(diagnosis, trial=tried(source, diagnosis, try_steps))

@@ -16,21 +16,21 @@ from rlvr.records.files import write_atomically, writing
 from rlvr.records.history import read_history
 from rlvr.run.sources import own_config, with_absolute_model
 from rlvr.training.checkpoint import list_checkpoints
-from rlvr.trust.chain import Diagnosis, Difference, Trial
+from rlvr.trust.chain import Diagnosis, Effect, RemedyTrial
 from rlvr.trust.record import Record, read_record
 
 CERTAIN = 1.96  # standard errors: a 95 % interval
 READING = ("rollout.max_completion_tokens", "prompt.tool_format")  # an evaluation's level changes with them at once
 
 
-def tried(source: str, found: Diagnosis, steps: int) -> Trial:
+def tried(source: str, diagnosis: Diagnosis, steps: int) -> RemedyTrial:
     """Train with the remedy of the likeliest cause beside the unchanged run; the run is only read.
 
     UserError if no cause is named, its remedy is no setting, or the first weights are lost.
     """
-    cause = found.top
+    cause = diagnosis.top
     if cause is None:
-        raise UserError(f"{source}: no cause is named ({found.verdict}), so there is no remedy to try.")
+        raise UserError(f"{source}: no cause is named ({diagnosis.verdict}), so there is no remedy to try.")
     if cause.in_code:
         raise UserError(
             f"{source}: the remedy of {cause.name} is in your code, model or data, not in a setting, so there is "
@@ -45,7 +45,7 @@ def tried(source: str, found: Diagnosis, steps: int) -> Trial:
         with progress(f"training {steps} steps, {name}"), _latest_kept():
             rlvr.train(config_name="config", config_dir=arm, run_dir=str(arm), resume=True)
         arms.append(read_record(read_history(arm), with_weights=False))
-    return Trial(
+    return RemedyTrial(
         cause=cause.name,
         overrides=list(cause.overrides),
         start=start,
@@ -78,9 +78,9 @@ def _beside(root: Path) -> Path:
 
 
 def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -> Config:
-    own = own_config(source)
-    assert own is not None, "checked before"
-    evaluates = [] if own.evaluation.every is None else [f"evaluation.every={steps}"]
+    config = own_config(source)
+    assert config is not None, "checked before"
+    evaluates = [] if config.evaluation.every is None else [f"evaluation.every={steps}"]
     lasting = [
         f"trainer.max_steps={max_steps}",
         "trainer.checkpoint_every=null",
@@ -88,7 +88,7 @@ def _config(source: str, overrides: Sequence[str], max_steps: int, steps: int) -
         "tracker.report_to=[]",
         *evaluates,
     ]
-    if not isinstance(own.trainer.warmup_steps, float) and own.trainer.warmup_steps > max_steps:
+    if not isinstance(config.trainer.warmup_steps, float) and config.trainer.warmup_steps > max_steps:
         lasting.append(f"trainer.warmup_steps={max_steps}")
     folder = str(Path(source).resolve())
     return with_absolute_model(load_config([*lasting, *overrides], config_name="config", config_dir=folder))
@@ -119,7 +119,7 @@ def _latest_kept(latest: Path = Path("runs") / "latest") -> Iterator[None]:
             latest.symlink_to(before)
 
 
-def differences(before: Record, after: Record) -> list[Difference]:
+def differences(before: Record, after: Record) -> list[Effect]:
     """Of the held-out metric, if it was evaluated, and of the reward's rise."""
     found = [_of_rewards(_rewards(before), _rewards(after))]
     if before.evaluations and after.evaluations:
@@ -127,7 +127,7 @@ def differences(before: Record, after: Record) -> list[Difference]:
     return found
 
 
-def _of_evaluations(name: str, before: Record, after: Record) -> list[Difference]:
+def _of_evaluations(name: str, before: Record, after: Record) -> list[Effect]:
     """Both are of the same held-out examples, which makes the interval too wide.
 
     A remedy may change at once what is read of the same weights, as more room for completions does: then the rises
@@ -144,7 +144,7 @@ def _of_evaluations(name: str, before: Record, after: Record) -> list[Difference
     return [_difference(name, values[0], values[1], math.hypot(*(one.error for one in ends)))]
 
 
-def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Difference:
+def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Effect:
     """How far rewards rise from the first half of the steps to the second. Steps of both have the same prompts, so
     their differences are compared; a level that changes at once, as with a temperature, does not count."""
     middle = len(before) // 2
@@ -155,9 +155,9 @@ def _of_rewards(before: Sequence[float], after: Sequence[float]) -> Difference:
     return _difference("rise of the reward", first, last, error)
 
 
-def _difference(name: str, before: float, after: float, error: float) -> Difference:
+def _difference(name: str, before: float, after: float, error: float) -> Effect:
     gap, margin = after - before, CERTAIN * error
-    return Difference(name=name, unchanged=before, remedy=after, low=gap - margin, high=gap + margin)
+    return Effect(name=name, unchanged=before, remedy=after, low=gap - margin, high=gap + margin)
 
 
 def _rewards(record: Record) -> list[float]:

@@ -104,16 +104,16 @@ def examined(patient: Patient, on_progress: OnProgress = lambda i, n: None) -> I
         begin, name = time.perf_counter(), check.__name__
         try:
             with in_the_users_words():
-                found = skip(NO_TEMPLATE) if check in of_template else check(patient)
+                result = skip(NO_TEMPLATE) if check in of_template else check(patient)
         except Exception as error:  # what users bring may fail anywhere
             line = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
             no_prompt = rewards.prompts_fit.__name__
             if line in known or no_prompt in known.values():
-                found = skip(f"as {known.get(line, no_prompt)}, it cannot be checked")
+                result = skip(f"as {known.get(line, no_prompt)}, it cannot be checked")
             else:
                 known[line] = name
-                found = Check(
+                result = Check(
                     status="fail", says=line, remedy="correct what the error names; the checks above may say more"
                 )
-        yield replace(found, name=name, seconds=round(time.perf_counter() - begin, 3))
+        yield replace(result, name=name, seconds=round(time.perf_counter() - begin, 3))
     on_progress(len(CHECKS), len(CHECKS))

@@ -89,16 +89,16 @@ def _by_shots(args: argparse.Namespace) -> int:
     """One evaluation for each number of worked examples, all with the model that the first one loads."""
     settings_of(args, [*args.set, f"prompt.few_shot={max(args.few_shot)}"])  # refused before anything is evaluated
     before: Inference | None = None
-    found: dict[str, dict[int, EvaluationResult]] = {}
+    by_task: dict[str, dict[int, EvaluationResult]] = {}
     for shots in args.few_shot:
         output = args.output and str(_beside(Path(args.output), shots))
         before, results = evaluated(args, output, [f"prompt.few_shot={shots}"], before)
         for task, result in results.items():
-            found.setdefault(task, {})[shots] = result
+            by_task.setdefault(task, {})[shots] = result
     from rlvr.commands.eval.few_shot import lines_of, table_of
 
     assert before is not None, "an empty list is no argument"
-    for task, results in found.items():
+    for task, results in by_task.items():
         source = before.loaded.source
         if args.json:
             for line in lines_of(results):

@@ -18,26 +18,27 @@ ByShots = Mapping[int, EvaluationResult]
 def compared(results: ByShots) -> dict[int, Comparison]:
     """Each number of worked examples against the first, where any question was graded with both."""
     (first, base), *others = results.items()
-    found = {
+    comparisons = {
         shots: one
         for shots, result in others
         if (one := compare(base.records, result.records, names=(f"{first}-shot", f"{shots}-shot"))) is not None
     }
-    adjusted = holm([one.p_value for one in found.values()])
+    adjusted = holm([one.p_value for one in comparisons.values()])
     return {
-        shots: replace(one, adjusted_p_value=p, num_comparisons=len(found))
-        for (shots, one), p in zip(found.items(), adjusted, strict=True)
+        shots: replace(one, adjusted_p_value=p, num_comparisons=len(comparisons))
+        for (shots, one), p in zip(comparisons.items(), adjusted, strict=True)
     }
 
 
 def table_of(title: str, task: str, results: ByShots) -> str:
     """A row for each number of worked examples, and a sentence for each comparison."""
-    found, first = compared(results), next(iter(results))
+    comparisons, first = compared(results), next(iter(results))
     head = ("worked examples", "questions", "accuracy", "cut off", f"points against {first}", "of questions")
     rows = [
-        (str(shots), *_cells(task, result.metrics), *_against(found.get(shots))) for shots, result in results.items()
+        (str(shots), *_cells(task, result.metrics), *_against(comparisons.get(shots)))
+        for shots, result in results.items()
     ]
-    said = [f"- {one.sentence}\n" for one in found.values()]
+    said = [f"- {one.sentence}\n" for one in comparisons.values()]
     return f"{title}\n{table(head, rows, markdown=False)}{''.join(said)}"
 
 

@@ -65,33 +65,36 @@ def run(args: argparse.Namespace) -> int:
         from rlvr.report.run import write_run_report
         from rlvr.research.explain import explain, values_path, write_values
     with ended_by_sigterm():
-        found = explain(args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples)
-    path = values_path(found.run, found.step)
-    write_values(path, found)
-    report = write_run_report([Path(found.run)])
+        explained = explain(
+            args.run_folder, step=args.step, episodes=args.episodes, every=args.every, samples=args.samples
+        )
+    path = values_path(explained.run, explained.step)
+    write_values(path, explained)
+    report = write_run_report([Path(explained.run)])
     if args.json:
-        print(to_json(found))
+        print(to_json(explained))
         return 0
-    for line in found.notes:
+    for line in explained.notes:
         note(f"note: {line}")
-    sys.stdout.write(printable("".join(line + "\n" for line in lines(found))))
+    sys.stdout.write(printable("".join(line + "\n" for line in lines(explained))))
     print(f"values: {path}\nreport: {report.path}")
     return 0
 
 
-def lines(found: Explained) -> Iterator[str]:
+def lines(explained: Explained) -> Iterator[str]:
     """The table of states, then the turns after which P(gold) rose most."""
     from rlvr.evaluation.tables import table
 
-    kind = f"weights of step {found.weights_step}"
-    yield f"step {found.step} of {found.run}, {kind}: {len(found.episodes)} episodes in {found.seconds:.2f} s"
-    sampled = any(row.right is not None for row in found.table)
+    kind = f"weights of step {explained.weights_step}"
+    took = f"{len(explained.episodes)} episodes in {explained.seconds:.2f} s"
+    yield f"step {explained.step} of {explained.run}, {kind}: {took}"
+    sampled = any(row.right is not None for row in explained.table)
     head = ("state", "episodes", "P(gold)", "P(another answer)", *(["P(right)"] if sampled else []))
     rows = [
         (row.state, f"{row.count}", f"{row.gold:.3f}", f"{row.other:.3f}", *([row.right or "-"] if sampled else []))
-        for row in found.table
+        for row in explained.table
     ]
     yield from table(head, rows, markdown=False).splitlines()
-    if found.decisive is not None:
-        yield f"largest rise of P(gold) where a reply first named the answer: {found.decisive}"
-        yield f"controls: another answer {found.decisive_other:.2f}, a random turn {found.decisive_random:.2f}"
+    if explained.decisive is not None:
+        yield f"largest rise of P(gold) where a reply first named the answer: {explained.decisive}"
+        yield f"controls: another answer {explained.decisive_other:.2f}, a random turn {explained.decisive_random:.2f}"

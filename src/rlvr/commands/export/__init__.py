@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rlvr.commands.export.body import Options, check_repository, check_token, export, find_source, push
+    from rlvr.commands.export.body import ExportOptions, check_repository, check_token, export, find_source, push
 
     if args.public and not args.push:
         raise ConfigError("--public: nothing is uploaded; add --push owner/name, or leave this out.")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     inside = (run_folder if run_folder.absolute() == source.root else source.root) / "export"
     target = Path(args.output or inside)
     name = args.push or _relative(target)
-    options = Options(
+    options = ExportOptions(
         merge=args.merge,
         dtype=args.dtype,
         base_model=args.base_model,

@@ -32,7 +32,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ExportedRun:
     root: Path  # the run
     config: Config
     weights: Path  # a folder in Hub format, with a whole model or an adapter
@@ -41,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ExportOptions:
     merge: bool = False
     dtype: Dtype | None = None
     base_model: str | None = None
@@ -52,7 +52,7 @@ class Options:
     title: str  # of the card
 
 
-def find_source(run: str) -> Source:
+def find_source(run: str) -> ExportedRun:
     """The weights of `runs/x`, `runs/x/final`, `runs/x/warm_start` or a checkpoint folder.
 
     Without `final/` a run gives its newest checkpoint. Raises UserError if there is no run, or nothing saved in it.
@@ -76,7 +76,7 @@ def find_source(run: str) -> Source:
     else:
         checkpoint = weights.parent if weights.name == "model" else weights
         step, weights = verify(checkpoint), checkpoint / "model"
-    return Source(root=root, config=config, weights=weights, step=step, is_final=weights == folder.final)
+    return ExportedRun(root=root, config=config, weights=weights, step=step, is_final=weights == folder.final)
 
 
 def _metrics(folder: RunFolder) -> dict[int, dict[str, float]]:
@@ -85,7 +85,13 @@ def _metrics(folder: RunFolder) -> dict[int, dict[str, float]]:
 
 
 def export(
-    source: Source, options: Options, target: Path, *, overwrite: bool, dry_run: bool, note: Callable[[str], None]
+    source: ExportedRun,
+    options: ExportOptions,
+    target: Path,
+    *,
+    overwrite: bool,
+    dry_run: bool,
+    note: Callable[[str], None],
 ) -> tuple[str, dict[str, int]]:
     """Write the folder `target` atomically; returns the kind of model (whole, adapter or merged) and its files with
     sizes. A dry run writes nothing. UserError for an option without effect, for damaged weights or weights that only
@@ -127,7 +133,7 @@ def export(
     return kind, sizes
 
 
-def _kind(source: Source, options: Options) -> str:
+def _kind(source: ExportedRun, options: ExportOptions) -> str:
     """`whole`, `adapter` or `merged`; ConfigError for an option without effect."""
     if files.is_adapter(source.weights):
         if options.dtype is not None and not options.merge:
@@ -139,7 +145,7 @@ def _kind(source: Source, options: Options) -> str:
     return "merged" if source.config.model.adapted else "whole"
 
 
-def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, base: str | None) -> None:
+def _write_texts(source: ExportedRun, options: ExportOptions, folder: Path, *, kind: str, base: str | None) -> None:
     """Write configuration, marker file and card. `base`: Hub id of the model that training started from."""
     config, missing = _portable(source.config)
     (folder / SETTINGS).write_text(to_run_yaml(config), encoding="utf-8")
@@ -169,7 +175,7 @@ def _write_texts(source: Source, options: Options, folder: Path, *, kind: str, b
     (folder / "README.md").write_text(write_card(card), encoding="utf-8")
 
 
-def _base(source: Source) -> str | None:
+def _base(source: ExportedRun) -> str | None:
     if files.is_adapter(source.weights):
         return base_of(source.weights)
     model = source.config.model.pretrained
@@ -198,7 +204,7 @@ def _portable(config: Config) -> tuple[Config, list[str]]:
     return read_values(clean(dumped(config), "")), list(dict.fromkeys(missing))
 
 
-def _samples(source: Source) -> list[Sample]:
+def _samples(source: ExportedRun) -> list[Sample]:
     """Episodes of the newest recorded step up to the exported one, the first of each group."""
     folder = RunFolder(root=source.root).rollouts
     for step in range(source.step, 0, -1):

@@ -70,16 +70,16 @@ def write_card(card: Card) -> str:
 
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True)
     templates.filters |= {"json": partial(json.dumps, ensure_ascii=False), "line": escaped, "fenced": fenced}
-    found = {(one.dataset_name, one.metric_type): one for one in scores(card.after)}
+    results = {(one.dataset_name, one.metric_type): one for one in scores(card.after)}
     before = {(one.dataset_name, one.metric_type): one for one in scores(card.before)} if card.step else {}
     template = templates.get_template("model_card.md.jinja")
     return template.render(
         card=card,
         config=card.config,
         version=__version__,
-        metadata=_metadata(card, list(found.values())),
+        metadata=_metadata(card, list(results.values())),
         what=_summary(card),
-        scores=[_row(one, before.get(key)) for key, one in found.items()],
+        scores=[_row(one, before.get(key)) for key, one in results.items()],
         settings=_settings(card),
     )
 
@@ -88,8 +88,8 @@ def _metadata(card: Card, results: Sequence[EvalResult]) -> str:
     """The YAML header for the Hub, with each evaluated set's headline score for `model-index`."""
     from huggingface_hub import ModelCardData
 
-    for one in results:
-        one.dataset_type = _hub_id(card.config, one.dataset_name) or one.dataset_name
+    for result in results:
+        result.dataset_type = _hub_id(card.config, result.dataset_name) or result.dataset_name
     data = ModelCardData(
         library_name="peft" if card.kind == "adapter" else "transformers",
         pipeline_tag="text-generation",
@@ -98,7 +98,7 @@ def _metadata(card: Card, results: Sequence[EvalResult]) -> str:
         datasets=[found for name in card.config.trained if (found := _hub_id(card.config, name))] or None,
         tags=["rlvr", "reinforcement-learning", card.config.algorithm.name, card.config.task.name],
         model_name=card.title,
-        eval_results=[one for one in results if one.metric_type == "accuracy"] or None,
+        eval_results=[result for result in results if result.metric_type == "accuracy"] or None,
     )
     return data.to_yaml().strip()
 
@@ -115,13 +115,13 @@ def scores(metrics: Mapping[str, float]) -> list[EvalResult]:
     """All finite metrics with an interval, by task: `eval/rpn/accuracy` with `..._low` and `..._high`."""
     from huggingface_hub import EvalResult
 
-    found = []
+    results = []
     for name in metrics:
         match = re.fullmatch(r"eval/([^/]+)/(.+)", name)
         keys = (name, f"{name}_low", f"{name}_high", f"eval/{match[1]}/num_examples") if match else ()
         value, low, high, count = [metrics.get(key, math.nan) for key in keys] or [math.nan] * 4
         if match and math.isfinite(value + low + high + count):
-            found.append(
+            results.append(
                 EvalResult(
                     task_type="text-generation",
                     dataset_type=match[1],
@@ -134,17 +134,17 @@ def scores(metrics: Mapping[str, float]) -> list[EvalResult]:
                     metric_args={"low_95": round(low, 4), "high_95": round(high, 4)},
                 )
             )
-    return sorted(found, key=lambda one: (one.dataset_name, one.metric_type != "accuracy", one.metric_type))
+    return sorted(results, key=lambda one: (one.dataset_name, one.metric_type != "accuracy", one.metric_type))
 
 
-def _row(one: EvalResult, before: EvalResult | None) -> tuple[str, ...]:
+def _row(result: EvalResult, before: EvalResult | None) -> tuple[str, ...]:
     """`("rpn", "accuracy", "12.5%", "50.0%", "40.0% to 60.0%", "100")`"""
-    assert one.metric_args is not None
-    assert one.dataset_args is not None
-    name, interval = one.metric_type, " to ".join(f"{bound:.1%}" for bound in one.metric_args.values())
-    count = "" if name.startswith("accuracy_") else str(one.dataset_args["num_examples"])  # tags have other counts
+    assert result.metric_args is not None
+    assert result.dataset_args is not None
+    name, interval = result.metric_type, " to ".join(f"{bound:.1%}" for bound in result.metric_args.values())
+    count = "" if name.startswith("accuracy_") else str(result.dataset_args["num_examples"])  # tags have other counts
     start = f"{before.metric_value:.1%}" if before else ""
-    return one.dataset_name, score_name(name), start, f"{one.metric_value:.1%}", interval, count
+    return result.dataset_name, score_name(name), start, f"{result.metric_value:.1%}", interval, count
 
 
 def _summary(card: Card) -> str:

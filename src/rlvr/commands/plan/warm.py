@@ -11,7 +11,7 @@ from rlvr.run.tuning import lessons_of, taught
 SAMPLED_QUESTIONS = 32  # of those to learn from by the model's own samples
 
 
-class Watch:
+class WarmWatch:
     """Stops a training after a while, and knows how long its steps took."""
 
     def __init__(self, patience_s: float) -> None:
@@ -51,7 +51,7 @@ def warm_seconds(run: OpenRun, policy: HubPolicy, patience_s: float, notes: list
     made_s = (time.perf_counter() - begin) / few
     if lessons is None:
         return made_s
-    watch = Watch(patience_s)
+    watch = WarmWatch(patience_s)
     if taught(run, policy, lessons, watch.stopped):
         if few == 1:  # also from the cache
             return time.perf_counter() - begin

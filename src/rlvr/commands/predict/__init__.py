@@ -111,13 +111,13 @@ def _read_prompts(path: str) -> list[str]:
     for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if not line.strip():
             continue
-        found = None
+        prompt = None
         with suppress(ValueError, AttributeError, RecursionError):
             row = json.loads(line)
-            found = row.get("prompt", row.get("question"))
-        if not isinstance(found, str):
+            prompt = row.get("prompt", row.get("question"))
+        if not isinstance(prompt, str):
             raise UserError(f'{path}, line {number}: not a JSON object with a "prompt" or "question".')
-        prompts.append(found)
+        prompts.append(prompt)
     return prompts
 
 

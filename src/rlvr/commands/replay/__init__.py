@@ -63,46 +63,46 @@ def run(args: argparse.Namespace) -> int:
         from rlvr.records.jsonl import to_json
     path = influence_path(args.run_folder, args.step, args.output) if args.influence else None
     with ended_by_sigterm():
-        found = replay(args.run_folder, args.step, changes=args.what_if, influence=args.influence)
+        result = replay(args.run_folder, args.step, changes=args.what_if, influence=args.influence)
     if path is not None:
-        write_influence(path, found)
+        write_influence(path, result)
     if args.json:
-        print(to_json(found))
+        print(to_json(result))
     else:
-        for line in found.notes:
+        for line in result.notes:
             note(f"note: {line}")
-        sys.stdout.write(printable("".join(line + "\n" for line in lines(found))))
+        sys.stdout.write(printable("".join(line + "\n" for line in lines(result))))
         if path is not None:
             print(f"influence of all episodes: {path}; rlvr report {args.run_folder} shows it")
-    return 0 if found.equal else 1
+    return 0 if result.equal else 1
 
 
-def lines(found: Replay) -> Iterator[str]:
+def lines(result: Replay) -> Iterator[str]:
     """What has changed since the run, the comparison, then what was asked for beside it."""
-    yield from (f"changed since the run: {line}" for line in found.changed)
-    start = f"checkpoint {found.start}" if found.start else "the first weights"
-    yield f"step {found.step} of {found.run}, from {start}: {'equal' if found.equal else 'different'}"
-    records = f"{found.num_recorded} episodes by token, " if found.num_recorded else ""
-    yield f"compared: {records}{found.num_metrics} metrics"
-    for difference in found.differences:
+    yield from (f"changed since the run: {line}" for line in result.changed)
+    start = f"checkpoint {result.start}" if result.start else "the first weights"
+    yield f"step {result.step} of {result.run}, from {start}: {'equal' if result.equal else 'different'}"
+    records = f"{result.num_recorded} episodes by token, " if result.num_recorded else ""
+    yield f"compared: {records}{result.num_metrics} metrics"
+    for difference in result.differences:
         yield f"first difference in {difference}"
-    if found.what_if is not None:
+    if result.what_if is not None:
         yield ""
-        yield from _beside(found.what_if).splitlines()
-    if found.influence is not None:
+        yield from _beside(result.what_if).splitlines()
+    if result.influence is not None:
         yield ""
-        yield from _strongest(found.influence).splitlines()
+        yield from _strongest(result.influence).splitlines()
 
 
-def _beside(found: WhatIf) -> str:
+def _beside(outcome: WhatIf) -> str:
     from rlvr.evaluation.tables import table
 
-    names = [name for name in found.changed if found.changed[name] != 0 or found.recorded.get(name)]
+    names = [name for name in outcome.changed if outcome.changed[name] != 0 or outcome.recorded.get(name)]
     rows = [
-        (name, *(f"{values.get(name, float('nan')):.6g}" for values in (found.recorded, found.changed)))
+        (name, *(f"{values.get(name, float('nan')):.6g}" for values in (outcome.recorded, outcome.changed)))
         for name in names
     ]
-    return table(("update", "as it was", " ".join(found.changes)), rows, markdown=False)
+    return table(("update", "as it was", " ".join(outcome.changes)), rows, markdown=False)
 
 
 def _strongest(found: Sequence[Influence]) -> str:

@@ -59,21 +59,21 @@ def replay(
 
     UserError for a step that is not there or cannot be repeated, ConfigError for a wrong change.
     """
-    found = find_step(Path(source), step)
+    recorded = find_step(Path(source), step)
     config = own_config(source)
     if config is None:
         raise UserError(f"{source} is no run folder: name one.")
-    check_replays(config, found)
+    check_replays(config, recorded)
     read = read_changes(changes, source, config) if changes else None
-    changed, opened = changed_before(found, config), list[str]()
+    changed, opened = changed_before(recorded, config), list[str]()
 
     def on_open(tasks: Tasks) -> None:
-        opened.extend(changed_data(found, config, tasks, changed))
+        opened.extend(changed_data(recorded, config, tasks, changed))
 
     try:
-        with progress("replaying") as show, repeated(config, found, functions or {}, show, stopped, on_open) as made:
-            compared = compare(found, made)
-            shown = None if read is None else what_if(made, found, read, changes)
+        with progress("replaying") as show, repeated(config, recorded, functions or {}, show, stopped, on_open) as made:
+            compared = compare(recorded, made)
+            shown = None if read is None else what_if(made, recorded, read, changes)
             shares = influences(made, show) if influence else None
     except UserError as error:
         if not (since := [*changed, *opened]):
@@ -94,35 +94,35 @@ def changed_data(found: Recorded, config: Config, tasks: Tasks, changed: Sequenc
     return [] if start is None or changes_data(changed) else other_data(start, config, tasks)
 
 
-def compare(found: Recorded, made: Repeated) -> Replay:
+def compare(recorded: Recorded, made: Repeated) -> Replay:
     """The recorded step beside the replayed one."""
-    row = metrics_row(metrics_line(found.step, made.metrics).encode())
-    differences, notes = metric_differences(found.metrics, row), list[str]()
+    row = metrics_row(metrics_line(recorded.step, made.metrics).encode())
+    differences, notes = metric_differences(recorded.metrics, row), list[str]()
     num_episodes = sum(len(group.episodes) for group in made.sampled.groups)
-    if not found.lines:
+    if not recorded.lines:
         notes.append(
-            f"rollouts/ has no file of step {found.step} (tracker.rollouts_every): only its line of metrics.jsonl was "
-            "compared"
+            f"rollouts/ has no file of step {recorded.step} (tracker.rollouts_every): only its line of metrics.jsonl "
+            "was compared"
         )
     else:
         decode = made.run.rollouts.source.model.chat.decode
         lines = [to_line(one) for one in make_records(made.sampled.groups, made.batch, decode)]
-        replayed = [line.removesuffix(b"\n") for line in lines[: len(found.lines)]]
-        differences = first_differences([*record_differences(found.lines, replayed), *differences])
-        if len(found.lines) < num_episodes:
+        replayed = [line.removesuffix(b"\n") for line in lines[: len(recorded.lines)]]
+        differences = first_differences([*record_differences(recorded.lines, replayed), *differences])
+        if len(recorded.lines) < num_episodes:
             notes.append(
-                f"rollouts/ has {len(found.lines)} of the step's {num_episodes} episodes "
+                f"rollouts/ has {len(recorded.lines)} of the step's {num_episodes} episodes "
                 "(tracker.rollouts_max_groups): of the others only metrics were compared"
             )
     return Replay(
-        run=str(found.folder.root),
-        step=found.step,
+        run=str(recorded.folder.root),
+        step=recorded.step,
         start=made.run.start_step,
         equal=not differences,
         differences=differences,
         num_episodes=num_episodes,
-        num_recorded=len(found.lines),
-        num_metrics=sum(not name.startswith(NOT_COMPARED) for name in found.metrics.keys() - {"step"}),
+        num_recorded=len(recorded.lines),
+        num_metrics=sum(not name.startswith(NOT_COMPARED) for name in recorded.metrics.keys() - {"step"}),
         notes=notes,
     )
 

@@ -79,7 +79,7 @@ def _serve(sources: list[Path], args: argparse.Namespace) -> None:
     from rlvr.cli.signals import ended_by_sigterm
     from rlvr.http_server import check_installed, is_loopback, reserve
     from rlvr.report.live import Live, serve
-    from rlvr.report.page import Limits
+    from rlvr.report.page import PageLimits
     from rlvr.report.sweep import runs_of
 
     if args.output or args.json:
@@ -91,20 +91,20 @@ def _serve(sources: list[Path], args: argparse.Namespace) -> None:
     host = args.host or "127.0.0.1"
     if not is_loopback(host):
         note(f"rlvr: anyone who can reach {host} can read the runs")
-    live = Live(sources, Limits(max_episodes=args.max_episodes, max_mb=args.max_mb))
+    live = Live(sources, PageLimits(max_episodes=args.max_episodes, max_mb=args.max_mb))
     with ended_by_sigterm(), reserve(host, 8010 if args.port is None else args.port) as listening:
         serve(live, host, listening)
 
 
 def _write(sources: list[Path], args: argparse.Namespace) -> Report:
-    from rlvr.report.run import Limits, write_run_report
+    from rlvr.report.run import PageLimits, write_run_report
     from rlvr.report.sweep import runs_of
 
     absent = next((source for source in sources if not source.exists()), None)
     if absent is not None:
         raise UserError(f"there is no {absent}: name a run folder, or records of evaluations.")
     output = Path(args.output) if args.output else None
-    limits = Limits(max_episodes=args.max_episodes, max_mb=args.max_mb)
+    limits = PageLimits(max_episodes=args.max_episodes, max_mb=args.max_mb)
     if any(runs_of(source, depth=1) for source in sources):
         return write_run_report(sources, output, limits)
     from rlvr.commands.report.scores import write_evaluation_report

@@ -9,12 +9,12 @@ from rlvr.evaluation.analysis import Cell, Cost, analyze
 from rlvr.evaluation.collect import PLAN, collect
 from rlvr.evaluation.compare import Comparison
 from rlvr.evaluation.intervals import Interval
-from rlvr.report.page import Limits, Report, finite, write_report
+from rlvr.report.page import PageLimits, Report, finite, write_report
 from rlvr.report.scores import evaluation_pages
 
 
 def write_evaluation_report(
-    sources: Sequence[Path], output: Path | None = None, limits: Limits | None = None
+    sources: Sequence[Path], output: Path | None = None, limits: PageLimits | None = None
 ) -> Report:
     """Write the report of record files or folders; by default `report.html` in the first folder, `F.html` for a file.
 

@@ -149,13 +149,13 @@ def _print_found(name: str, retriever: Retriever, args: argparse.Namespace) -> N
     begin = time.perf_counter()
     ranked = asyncio.run(retriever.ranked(args.query, passages, args.top_n or TOP_N))
     took = time.perf_counter() - begin
-    found = [
+    rows = [
         {"retriever": name, "rank": rank, "score": round(score, 4)} | asdict(document)
         for rank, (document, score) in enumerate(ranked, start=1)
     ]
-    lines = [json.dumps(line) for line in found]
+    lines = [json.dumps(line) for line in rows]
     if not args.json:
-        lines = [name if found else f"{name}: nothing", *map(result_lines, found), ""]
+        lines = [name if rows else f"{name}: nothing", *map(result_lines, rows), ""]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     print(f"rlvr: {name}: {len(passages):,} passages searched in {1000 * took:.1f} ms", file=sys.stderr)
 

@@ -106,12 +106,12 @@ def read_questions(file: str, library: Library | None) -> tuple[list[Problem], t
     DataError if fewer than two have one: controls need another question.
     """
     part = parse_rows(read_file(Path(file).expanduser()), lambda row: parse(row, library))
-    found = [problem for problem in part.problems if problem.metadata["decomposition"]]
+    questions = [problem for problem in part.problems if problem.metadata["decomposition"]]
     notes = part.notes("question")
-    if len(found) < 2:
-        said = "; ".join([f"{len(found)} of {len(part.problems)} questions have a question_decomposition", *notes])
+    if len(questions) < 2:
+        said = "; ".join([f"{len(questions)} of {len(part.problems)} questions have a question_decomposition", *notes])
         raise DataError(f"{file}: {said}; --decomposed needs two questions with one, as in MuSiQue's files.")
-    return found, tuple(notes)
+    return questions, tuple(notes)
 
 
 def lines(scope: str, retriever: Retriever, questions: Sequence[Problem]) -> list[Line]:

@@ -46,23 +46,23 @@ def run(args: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: name the one with your runs.")
     wanted = [_condition(text) for text in args.filter]
-    found = list_runs(folder)
+    runs = list_runs(folder)
     for key in (args.sort, *args.show, *(key for key, _ in wanted)):
-        if found and all(one.value(key) is None for one in found):
+        if runs and all(one.value(key) is None for one in runs):
             known = ", ".join(COLUMNS)
             raise ConfigError(f"{key}: no run has it; there are {known}, and settings such as trainer.max_steps.")
     for key, value in wanted:
         if key == "state" and value not in STATES:
             raise ConfigError(f"--filter state={value}: there is no such state; {suggestion(value, list(STATES))}")
-    everything = found
-    found = [one for one in found if all(_says(one.value(key)) == value for key, value in wanted)]
-    found.sort(key=lambda one: _rank(one.value(args.sort)))
+    everything = runs
+    runs = [one for one in runs if all(_says(one.value(key)) == value for key, value in wanted)]
+    runs.sort(key=lambda one: _rank(one.value(args.sort)))
     if args.json:
-        sys.stdout.writelines(as_json(one) + "\n" for one in found)
-    elif found:
+        sys.stdout.writelines(as_json(one) + "\n" for one in runs)
+    elif runs:
         columns = [*COLUMNS, *args.show]
-        print(table([columns, *([_cell(one, column) for column in columns] for one in found)]))
-        errors = [f"{one.name}: {one.error}" for one in found if one.error]
+        print(table([columns, *([_cell(one, column) for column in columns] for one in runs)]))
+        errors = [f"{one.name}: {one.error}" for one in runs if one.error]
         if errors:
             print("", *errors, sep="\n")
     else:

@@ -73,19 +73,19 @@ def summarize(rows: Sequence[ScoredRow]) -> dict[str, dict[str, float]]:
     from rlvr.evaluation.intervals import bootstrap, wilson
     from rlvr.rewards.official.rows import FILE_TASKS
 
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for task in dict.fromkeys(row.task for row in rows):
         metrics = [row.metrics for row in rows if row.task == task]
-        found[task] = {"num_rows": len(metrics)}
+        scores[task] = {"num_rows": len(metrics)}
         for name in dict.fromkeys(name for each in metrics for name in each if name not in NOT_AVERAGED):
             values = [float(each[name]) for each in metrics if name in each]
             if task in FILE_TASKS:
-                found[task][name] = sum(values) / len(values)
+                scores[task][name] = sum(values) / len(values)
                 continue
             is_share = set(values) <= {0.0, 1.0}
             interval = wilson(int(sum(values)), len(values)) if is_share else bootstrap(values, seed=0)
-            found[task] |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    return found
+            scores[task] |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return scores
 
 
 def table(file: str, summary: Mapping[str, Mapping[str, float]]) -> str:
@@ -156,11 +156,11 @@ def _check(file: str, rows: Sequence[ScoredRow]) -> None:
 
 
 def _agrees(row: ScoredRow) -> bool:
-    def same(found: object, expected: object) -> bool:
-        if isinstance(found, float) and isinstance(expected, int | float):
-            close = math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE)  # also for infinities
-            return close or (math.isnan(found) and math.isnan(expected))
-        return type(found) is type(expected) and found == expected
+    def same(value: object, expected: object) -> bool:
+        if isinstance(value, float) and isinstance(expected, int | float):
+            close = math.isclose(value, expected, rel_tol=0, abs_tol=TOLERANCE)  # also for infinities
+            return close or (math.isnan(value) and math.isnan(expected))
+        return type(value) is type(expected) and value == expected
 
     known = row.expected if isinstance(row.expected, dict) else {}
     return known.keys() == row.metrics.keys() and all(same(value, known[key]) for key, value in row.metrics.items())

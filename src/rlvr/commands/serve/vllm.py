@@ -71,7 +71,7 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class ServedWeights:
     model: str  # folder or Hub id of a whole model
     adapter: Path | None = None  # on top of it
     tokenizer: str | None = None  # None: the model's
@@ -118,12 +118,12 @@ def find_vllm(python: str | None, environment: Mapping[str, str] = os.environ) -
     return build
 
 
-def find_weights(model: str) -> Weights:
+def find_weights(model: str) -> ServedWeights:
     """Weights of a run folder, checkpoint, model folder or Hub id; with an adapter also its base model."""
     source, config = servable(model), own_config(model)
     located = locate(source)
     if not located.is_adapter:
-        return Weights(model=located.name, tool_parser=_tool_parser(config, located.name))
+        return ServedWeights(model=located.name, tool_parser=_tool_parser(config, located.name))
     adapter = Path(source)
     if not adapter.is_dir():
         raise UserError(f"{model} is an adapter on the Hub: download it, and name its folder.")
@@ -135,7 +135,7 @@ def find_weights(model: str) -> Weights:
     base = base_of(adapter)
     base = locate(base).name if is_local(base) else base
     parser = _tool_parser(config, tokenizer or base)
-    return Weights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
+    return ServedWeights(model=base, adapter=adapter, tokenizer=tokenizer, tool_parser=parser, notes=notes)
 
 
 def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
@@ -150,7 +150,7 @@ def _tool_parser(config: Config | None, tokenizer: str) -> str | None:
         return None
 
 
-def check_head_size(build: Build, weights: Weights, *, trust_remote_code: bool = False) -> None:
+def check_head_size(build: Build, weights: ServedWeights, *, trust_remote_code: bool = False) -> None:
     """UserError for a head size the CPU build lacks: its server would start, then die at the first request. GPU builds
     check this themselves."""
     if build.head_sizes is None:
@@ -181,7 +181,7 @@ def check_arguments(arguments: Sequence[str], ours: Sequence[str] = OWN_OPTIONS)
             )
 
 
-def command_line(build: Build, weights: Weights, names: Sequence[str], settings: VllmSettings) -> list[str]:
+def command_line(build: Build, weights: ServedWeights, names: Sequence[str], settings: VllmSettings) -> list[str]:
     given = {word.partition("=")[0].replace("_", "-") for word in settings.arguments}
     served = [weights.model] if weights.adapter is not None else list(names)
     options = [
@@ -212,7 +212,9 @@ def command_line(build: Build, weights: Weights, names: Sequence[str], settings:
     return [str(LAUNCHER), "serve", str(os.getpid()), *options, *settings.arguments]
 
 
-def variables(build: Build, weights: Weights, settings: VllmSettings, environment: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    build: Build, weights: ServedWeights, settings: VllmSettings, environment: Mapping[str, str]
+) -> dict[str, str]:
     """Environment of the server: the user's, plus what our routes need."""
     path = os.pathsep.join(filter(None, (str(LAUNCHER.parent), environment.get("PYTHONPATH"))))
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": path}
@@ -273,14 +275,14 @@ def open_vllm(model: str, settings: VllmSettings, note: Callable[[str], None]) -
 
 
 def _wait_until_healthy(server: VllmServer, settings: VllmSettings, note: Callable[[str], None]) -> None:
-    start = told = time.monotonic()
+    start = noted = time.monotonic()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     while not _is_healthy(f"http://{at(host)}:{settings.port}/health"):
         if server.process.poll() is not None:
             raise VllmDiedError(server.process, server.log)
         now = time.monotonic()
-        if now - told >= TELL_S:
-            told = now
+        if now - noted >= TELL_S:
+            noted = now
             note(f"rlvr: vLLM is loading for {now - start:.0f} s")
         time.sleep(POLL_S)
 

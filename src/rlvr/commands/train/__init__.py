@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_before_torch(config: Config, prune_against: str | None) -> None:
     """Fail fast: ConfigError for what can be known before torch is imported."""
-    from rlvr.config.checks import check_place, check_resumes
+    from rlvr.config.sections import check_place, check_resumes
 
     check_resumes(config)
     if num_processes() == 1:  # of several, another one may have made it a moment ago

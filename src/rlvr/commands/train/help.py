@@ -47,11 +47,11 @@ def help_lines(key: str, config_dir: str | None = None) -> str:
     if key in SHOWN:
         return _section_help(key)
     rows = [*_top(), *_all_rows()]
-    found = [row for row in rows if row[0].startswith(f"{key}.") or matches(row[0], key)]
-    if not found:
+    matching = [row for row in rows if row[0].startswith(f"{key}.") or matches(row[0], key)]
+    if not matching:
         near = nearest(key, [row[0] for row in rows])
         raise ConfigError(f"--help-config {key}: there is no such key{f'; did you mean {near}?' if near else '.'}")
-    return _lines(dict.fromkeys(found))
+    return _lines(dict.fromkeys(matching))
 
 
 Line = tuple[str, str, str, str]

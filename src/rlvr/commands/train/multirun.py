@@ -14,9 +14,9 @@ from hydra.errors import HydraException
 
 from rlvr.cli.signals import sentence
 from rlvr.config import Config
-from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
+from rlvr.config.sections import check_place
 from rlvr.errors import ConfigError, UserError, install
 from rlvr.lines import inclusive_range
 from rlvr.printable import table
@@ -113,13 +113,13 @@ def _is_finished(folder: Path, config: Config) -> bool:
     from rlvr.run.sources import with_absolute_model
     from rlvr.training.checkpoint import list_checkpoints
 
-    found = RunFolder(root=folder)
+    run = RunFolder(root=folder)
     try:
-        old, new = read_config(found), with_absolute_model(config)
+        old, new = read_config(run), with_absolute_model(config)
     except UserError:
         return False
-    made = max(list_checkpoints(found.checkpoints), default=None)
-    ended = found.final.is_dir() and made == old.trainer.max_steps == new.trainer.max_steps
+    made = max(list_checkpoints(run.checkpoints), default=None)
+    ended = run.final.is_dir() and made == old.trainer.max_steps == new.trainer.max_steps
     return ended and not changed_settings(old, new)
 
 

@@ -12,9 +12,9 @@ from optuna.distributions import FloatDistribution
 
 from rlvr.cli.signals import stop_on_signals
 from rlvr.config import Config
-from rlvr.config.checks import check_place
 from rlvr.config.compose import load_config, to_yaml
 from rlvr.config.overrides import parse_overrides
+from rlvr.config.sections import check_place
 from rlvr.errors import ConfigError
 from rlvr.lines import override_lines
 from rlvr.printable import table

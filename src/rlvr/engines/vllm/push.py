@@ -40,7 +40,7 @@ model whose own noise is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap:
+class LogprobGap:
     """The largest difference: `theirs` and `ours` are logprobs of `token` after prompt `prompt`. `size` is relative for
     logprobs below -1."""
 
@@ -52,15 +52,15 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class PushProbe:
     prompts: tuple[tuple[int, ...], ...]
     logprobs: Tensor  # [P, V] float32, on the CPU
     exact: bool = True  # whether the trainer computed in float32
     noise: Mapping[torch.dtype, float] = field(default_factory=dict)  # largest gap by rounding alone, by precision
 
-    def gap(self, ask: Callable[[str, Mapping[str, Any]], bytes], model: str, *, top: int) -> Gap:
+    def gap(self, ask: Callable[[str, Mapping[str, Any]], bytes], model: str, *, top: int) -> LogprobGap:
         """Compare with the `top` likeliest tokens of the server's `model`; `ask` posts a body to a path."""
-        worst = Gap(size=-1.0, prompt=0, token=0, theirs=0.0, ours=0.0)
+        worst = LogprobGap(size=-1.0, prompt=0, token=0, theirs=0.0, ours=0.0)
         params = SamplingParams(max_tokens=1, stop_ids=frozenset(), seed=0, temperature=TEMPERATURE)
         for index, prompt in enumerate(self.prompts):
             body = request_body(model, prompt, params, top=top)
@@ -71,7 +71,7 @@ class Probe:
                 ours = float(self.logprobs[index, token])
                 size = relative_gap(theirs, ours)
                 if not (size <= worst.size or math.isnan(worst.size)):  # NaN is worse than any number
-                    worst = Gap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
+                    worst = LogprobGap(size=size, prompt=index, token=token, theirs=theirs, ours=ours)
         return worst
 
 
@@ -88,7 +88,7 @@ def make_prompts(policy: HubPolicy, max_tokens: int) -> tuple[tuple[int, ...], .
 
 def make_probe(
     policy: HubPolicy, prompts: Sequence[tuple[int, ...]], noise: Mapping[torch.dtype, float] | None = None
-) -> Probe:
+) -> PushProbe:
     """The policy's logprobs in its compute precision, one forward per prompt. Collective.
 
     `noise` is that of an earlier version, which training hardly changes; None measures it.
@@ -110,10 +110,10 @@ def make_probe(
         logprobs, exact = policy.run(next_logprobs)
         if noise is None:
             noise = {dtype: moved(dtype) for dtype in (torch.float32, torch.bfloat16)}
-    return Probe(prompts=tuple(prompts), logprobs=logprobs, exact=exact, noise=noise)
+    return PushProbe(prompts=tuple(prompts), logprobs=logprobs, exact=exact, noise=noise)
 
 
-def allowed_gap(probe: Probe, *, exact: bool) -> float:
+def allowed_gap(probe: PushProbe, *, exact: bool) -> float:
     """The largest difference that rounding explains where both sides compute in float32 (`exact`), or one does not."""
     least, times, dtype = FP32_TOLERANCE, ALLOWED_32_BIT, torch.float32
     if not exact:
@@ -144,7 +144,7 @@ class Push:
     name: str  # version name on the servers
     source: Path | Parcel  # files, or tensors to broadcast
     adapter: str | None  # its name on the servers; None: whole weights
-    probe: Probe
+    probe: PushProbe
     tolerance: float | None  # None: by the precision
 
     @property
@@ -260,7 +260,7 @@ def _load(member: Member, push: Push) -> None:
         server.call("/resume")
 
 
-def _check_gap(member: Member, push: Push, gap: Gap, expected: Expected) -> None:
+def _check_gap(member: Member, push: Push, gap: LogprobGap, expected: Expected) -> None:
     exact = member.facts.dtype == "float32" and expected.is_float32 and push.probe.exact
     allowed = push.tolerance if push.tolerance is not None else allowed_gap(push.probe, exact=exact)
     if not gap.size <= allowed:

@@ -69,15 +69,15 @@ def _steps(body: Sequence[str]) -> list[Step]:
 
 def _predicted_steps(prediction: Sequence[str], symbols: Mapping[str, int]) -> list[Step]:
     """The steps; ValueError for a broken structure, a name that the gold lacks, or a forward reference, used or not."""
-    found = _steps(prediction[:-1])
-    for index, step in enumerate(found):
+    steps = _steps(prediction[:-1])
+    for index, step in enumerate(steps):
         _, operation, *arguments = step
         forward = "table" not in operation and any(int(a.strip("#")) >= index for a in arguments if "#" in a)
         if forward or any(name not in symbols for name in _names(*step)):
             raise ValueError("no step of this program")
     if not is_well_formed(prediction[:-1]):
         raise ValueError("no program")
-    return found
+    return steps
 
 
 def _names(step: str, operation: str, first: str, second: str) -> list[str]:

@@ -168,13 +168,13 @@ class _Calculator:
             return True
         if name not in self.rows:
             return False
-        found = []
+        rows = []
         for text in self.rows[name]:
             value = cell(text)
             if value is None:
                 return False
-            found.append(value)
-        self.row = found
+            rows.append(value)
+        self.row = rows
         return True
 
 

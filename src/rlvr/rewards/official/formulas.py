@@ -66,17 +66,19 @@ class Formulas:
             self.depths.append(depth)
         return self.numbers[node]
 
-    def are_equal(self, one: int, other: int) -> bool:
-        if one == other:
+    def are_equal(self, first: int, second: int) -> bool:
+        if first == second:
             return True
-        if "greater" in (self.nodes[one][0], self.nodes[other][0]) and not self._may_be_one_comparison(one, other):
+        if "greater" in (self.nodes[first][0], self.nodes[second][0]) and not self._may_be_one_comparison(
+            first, second
+        ):
             return False
         rng = random.Random(0)
         values = self._folded(lambda: rng.randrange(PRIME), _value)
-        if values[one] is not None and values[other] is not None and values[one] != values[other]:
+        if values[first] is not None and values[second] is not None and values[first] != values[second]:
             return False
         sizes = self._folded(_Size, _size)
-        return sizes[one].is_small and sizes[other].is_small and self._simplify_alike(one, other)
+        return sizes[first].is_small and sizes[second].is_small and self._simplify_alike(first, second)
 
     def _may_be_one_comparison(self, one: int, other: int) -> bool:
         """False for a comparison and a number, and for two different comparisons of symbols; `a > a` is just false."""
@@ -91,7 +93,7 @@ class Formulas:
             found.append(leaf() if operation == SYMBOL else combine(operation, found[left], found[right]))
         return found
 
-    def _simplify_alike(self, one: int, other: int) -> bool:
+    def _simplify_alike(self, first: int, second: int) -> bool:
         from sympy import Symbol, simplify
 
         def expression(number: int) -> Any:
@@ -106,7 +108,7 @@ class Formulas:
 
         built: dict[int, Any] = {}
         try:
-            return bool(simplify(expression(one)) == simplify(expression(other)))
+            return bool(simplify(expression(first)) == simplify(expression(second)))
         except Exception:  # sympy; the official script treats any error as "not equal"
             return False
 

@@ -55,16 +55,16 @@ def file_scores(
 
 
 def _joint(answer: str | None, facts: Sequence[Fact] | None, gold: Gold) -> dict[str, float]:
-    found = NO_ANSWER if answer is None else answer_scores(answer, gold.answer)
+    scores = NO_ANSWER if answer is None else answer_scores(answer, gold.answer)
     support = NO_SUPPORT if facts is None else support_scores(facts, gold.facts)
-    precision, recall = found["precision"] * support["sp_prec"], found["recall"] * support["sp_recall"]
+    precision, recall = scores["precision"] * support["sp_prec"], scores["recall"] * support["sp_recall"]
     return {
-        "em": found["em"],
-        "f1": found["f1"],
-        "prec": found["precision"],
-        "recall": found["recall"],
+        "em": scores["em"],
+        "f1": scores["f1"],
+        "prec": scores["precision"],
+        "recall": scores["recall"],
         **support,
-        "joint_em": found["em"] * support["sp_em"],
+        "joint_em": scores["em"] * support["sp_em"],
         "joint_f1": 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0,
         "joint_prec": precision,
         "joint_recall": recall,

@@ -7,7 +7,7 @@ from rlvr.rewards.official.text import bag_f1, from_counts, normalize_answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Question:
     """A question of a prediction or gold file, with the indices of supporting paragraphs.
 
     `answers` is the predicted answer, or the gold answer and its aliases.
@@ -39,7 +39,7 @@ def support_scores(prediction: Iterable[int], gold: Iterable[int]) -> dict[str, 
     }
 
 
-def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
+def file_scores(predictions: Sequence[Question], golds: Sequence[Question]) -> dict[str, float]:
     """`answer_f1`, `answer_em`, `support_f1` over the answerable questions, rounded to 3 digits.
 
     With any unanswerable gold it is the full data set, where each id occurs twice; then also
@@ -65,9 +65,9 @@ def file_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, f
     return {name: round(value, 3) for name, value in scores.items()}
 
 
-def _twin_scores(predictions: Sequence[Row], golds: Sequence[Row]) -> dict[str, float]:
+def _twin_scores(predictions: Sequence[Question], golds: Sequence[Question]) -> dict[str, float]:
     """Mean F1 over questions: that of the answerable twin if both sufficiency predictions are right, else 0."""
-    twins: dict[str, list[tuple[Row, Row]]] = {}
+    twins: dict[str, list[tuple[Question, Question]]] = {}
     for prediction, gold in zip(predictions, golds, strict=True):
         twins.setdefault(gold.id, []).append((prediction, gold))
     answers, supports = [], []

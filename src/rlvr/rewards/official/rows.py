@@ -129,14 +129,14 @@ def _musique_file(rows: list[_MusiqueRow], golds: list[_MusiqueGold]) -> dict[st
     for row in rows:
         answers, support = [row.predicted_answer], row.predicted_support_idxs
         predictions.append(
-            musique.Row(id=row.id, answers=answers, support=support, is_answerable=row.predicted_answerable)
+            musique.Question(id=row.id, answers=answers, support=support, is_answerable=row.predicted_answerable)
         )
     wanted = []
     for index, gold in enumerate(golds):
         supporting = [one.idx for one in gold.paragraphs if one.is_supporting]
         support = _read(f"golds[{index}].paragraphs.idx", list[Index], supporting)
         answers = [gold.answer, *gold.answer_aliases]
-        wanted.append(musique.Row(id=gold.id, answers=answers, support=support, is_answerable=gold.answerable))
+        wanted.append(musique.Question(id=gold.id, answers=answers, support=support, is_answerable=gold.answerable))
     return musique.file_scores(predictions, wanted)
 
 

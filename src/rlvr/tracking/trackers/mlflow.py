@@ -120,14 +120,14 @@ class Mlflow(Tracker):
     def _experiment(self, name: str) -> str:
         from mlflow import MlflowException
 
-        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.get_experiment_by_name(name)
         try:
-            return found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+            return experiment.experiment_id if experiment else self._client.create_experiment(name, self._artifacts)
         except MlflowException:
-            found = self._client.get_experiment_by_name(name)  # another run has just created it
-            if found is None:
+            experiment = self._client.get_experiment_by_name(name)  # another run has just created it
+            if experiment is None:
                 raise
-            return found.experiment_id
+            return experiment.experiment_id
 
     def _known(self, run: RunFacts, store: str) -> Started | None:
         from mlflow import MlflowException

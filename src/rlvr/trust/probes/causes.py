@@ -6,7 +6,7 @@ from statistics import median
 
 from rlvr.records.checks import Check
 from rlvr.trust.probes.exploits import REMEDIES, STABILITY
-from rlvr.trust.probes.judge import Audit, Finding, Row
+from rlvr.trust.probes.judge import Audit, Finding, Misjudged
 
 NEARLY_ALL, MANY = 0.9, 3  # a share of the examples; kinds that one sentence has to explain
 EXCEPTION, OTHER = "exception", "other answer"
@@ -17,7 +17,7 @@ SPELLED_AS_GOLD = ("gold itself", "whitespace", "long reasoning")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class RewardFault:
     """`says` and `remedy` as of `Check`; `example`: a text that shows it."""
 
     name: str
@@ -29,26 +29,26 @@ class Cause:
     example: Finding | None
 
 
-def find_causes(audit: Audit) -> list[Cause]:
+def find_causes(audit: Audit) -> list[RewardFault]:
     """At most one for each verifier."""
     verifiers = dict.fromkeys(row.verifier for row in audit.alarms)
     found = (_cause(audit, name, [row for row in audit.alarms if row.verifier == name]) for name in verifiers)
     return [cause for cause in found if cause is not None]
 
 
-def exact_spellings(audit: Audit) -> dict[str, list[Row]]:
+def exact_spellings(audit: Audit) -> dict[str, list[Misjudged]]:
     """By verifier what it refuses, where it takes answers in their gold's own spelling alone: that may be meant."""
-    found: dict[str, list[Row]] = {}
+    spellings: dict[str, list[Misjudged]] = {}
     for name in dict.fromkeys(row.verifier for row in audit.refused):
         rows = [row for row in audit.rows if row.verifier == name and row.group == "rewrite"]
         other = [row for row in rows if row.kind not in SPELLED_AS_GOLD]
         is_paid = not any(row.num_failed for row in rows if row.kind == "gold itself")
         if is_paid and len(other) >= MANY and all(row.num_failed >= NEARLY_ALL * row.num_examples for row in other):
-            found[name] = [row for row in audit.refused if row.verifier == name]
-    return found
+            spellings[name] = [row for row in audit.refused if row.verifier == name]
+    return spellings
 
 
-def _cause(audit: Audit, verifier: str, alarms: Sequence[Row]) -> Cause | None:
+def _cause(audit: Audit, verifier: str, alarms: Sequence[Misjudged]) -> RewardFault | None:
     shares = {row.kind: row.num_failed / row.num_examples for row in alarms}
 
     edits = {row.kind for row in audit.rows if row.verifier == verifier and row.group == "edit"} or {OTHER}
@@ -77,7 +77,7 @@ def _cause(audit: Audit, verifier: str, alarms: Sequence[Row]) -> Cause | None:
         return None
     shown = [one for one in audit.findings if (one.verifier, one.kind) == (verifier, kind)]
     remedy = REMEDIES.get(kind, "compare with the argument `answer`")
-    return Cause(
+    return RewardFault(
         name=name,
         verifier=verifier,
         kind=kind,

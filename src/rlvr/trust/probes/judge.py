@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Misjudged:
     """The examples of a kind that were misjudged: right answers that are not paid, wrong ones that are."""
 
     verifier: str
@@ -95,13 +95,13 @@ class Row:
 @dataclass(frozen=True, kw_only=True)
 class Audit:
     target: str
-    rows: tuple[Row, ...]
+    rows: tuple[Misjudged, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     threshold: float  # largest share of examples of an edit that may be paid
 
     @property
-    def alarms(self) -> list[Row]:
+    def alarms(self) -> list[Misjudged]:
         """Wrong texts that are paid, and verifiers that contradict themselves."""
         failed = [row for row in self.rows if row.num_failed]
         return [
@@ -112,12 +112,12 @@ class Audit:
         ]
 
     @property
-    def refused(self) -> list[Row]:
+    def refused(self) -> list[Misjudged]:
         """Right answers that are not paid; not those that only the format refuses."""
         return [row for row in self.rows if row.group == "rewrite" and row.num_failed]
 
     @property
-    def noted(self) -> list[Row]:
+    def noted(self) -> list[Misjudged]:
         """What is paid for golds that no row has: rows without an answer are left out when the data load."""
         return [row for row in self.rows if row.group == "gold" and row.num_failed]
 
@@ -157,9 +157,9 @@ class Judge:
             on_progress(index + 1, len(self.cases))
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Misjudged]:
         return [
-            Row(
+            Misjudged(
                 verifier=self.name,
                 group=group,
                 kind=kind,
@@ -192,7 +192,7 @@ class Judge:
 
     async def _scales(self) -> list[Scale]:
         """For an example whose own answer is not paid more than others: the median of the rest."""
-        found, fulls = list[Scale | None](), list[Verdict]()
+        scales, fulls = list[Scale | None](), list[Verdict]()
         values = list[float]()
         for index, case in enumerate(self.cases):
             others = [await self._verifier(case.example, case.wrap(other)) for other in case.others[:NUM_LOW]]
@@ -204,18 +204,18 @@ class Judge:
             seen = [one.value for one in others if not one.failed]
             values += [one.value for one in (full, *others) if not one.failed]
             tells = not full.failed and seen and full.value > min(seen)
-            found.append(Scale(low=min(seen), full=full.value) if tells else None)
+            scales.append(Scale(low=min(seen), full=full.value) if tells else None)
             if tells:
                 lowest = min(others, key=lambda one: math.inf if one.failed else one.value)
                 await self._judge_form(case, case.others[others.index(lowest)], lowest, full)
-        good = [scale for scale in found if scale is not None]
+        good = [scale for scale in scales if scale is not None]
         if good:
             usual = Scale(low=median(one.low for one in good), full=median(one.full for one in good))
-            pairs = enumerate(zip(found, fulls, strict=True))
+            pairs = enumerate(zip(scales, fulls, strict=True))
             self._unpaid = {i: full for i, (own, full) in pairs if own is None and not usual.share(full.value) > PAID}
         else:  # full marks are its best ones
             usual = Scale(low=min(values, default=0.0), full=max(values, default=0.0))
-        return [scale or usual for scale in found]
+        return [scale or usual for scale in scales]
 
     async def _judge_form(self, case: Case, other: str, wrong: Verdict, full: Verdict) -> None:
         """Fails if this wrong answer earns more than half of a right one, beyond what any text earns."""

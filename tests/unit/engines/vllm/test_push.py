@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlvr.engines.vllm.push import FP32_TOLERANCE, HALF_TOLERANCE, Probe, allowed_gap
+from rlvr.engines.vllm.push import FP32_TOLERANCE, HALF_TOLERANCE, PushProbe, allowed_gap
 from rlvr.engines.vllm.server import GENERATE
 from rlvr.engines.vllm.weights import WeightsFolder, full_weights
 from rlvr.errors import UserError
@@ -356,7 +356,7 @@ def test_pitfall_19_the_probe_finds_wrong_logprobs(wrong: dict[str, Any], tmp_pa
 
 
 def test_a_noisy_model_may_be_as_far_from_its_server_as_its_noise() -> None:
-    quiet, loud = (Probe(prompts=(), logprobs=torch.zeros(0, 1), noise=dict.fromkeys(DTYPES, n)) for n in (0.0, 5.0))
+    quiet, loud = (PushProbe(prompts=(), logprobs=torch.zeros(0, 1), noise=dict.fromkeys(DTYPES, n)) for n in (0.0, 5.0))
     assert (allowed_gap(quiet, exact=True), allowed_gap(loud, exact=True)) == (FP32_TOLERANCE, 10 * 5.0)
     assert (allowed_gap(quiet, exact=False), allowed_gap(loud, exact=False)) == (HALF_TOLERANCE, 3 * 5.0)
 
@@ -364,7 +364,7 @@ def test_a_noisy_model_may_be_as_far_from_its_server_as_its_noise() -> None:
 def test_gaps_are_relative_where_logprobs_are_small() -> None:
     row = torch.full((1, 40), -50.0)
     row[0, 7] = -30.0
-    probe = Probe(prompts=((1, 2),), logprobs=row)
+    probe = PushProbe(prompts=((1, 2),), logprobs=row)
     token = {"token_id": 7, "logprob": -30.003, "top_logprobs": [{"token_id": 8, "logprob": -50.01}]}
     spans = [{"version": "x", "start": 0, "end": 1}]
     choice = {"finish_reason": "length", "token_ids": [7], "logprobs": {"content": [token]}, "weight_versions": spans}

