@@ -34,7 +34,7 @@ LAYERS = (
     ("settings",),
     ("usual",),
     ("types",),
-    ("algorithms", "samplers", "data"),
+    ("algorithms", "samplers", "data", "jail"),
     ("core",),
     ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),
