@@ -69,6 +69,12 @@ def called(code, setup):
     return value_of
 
 
+def set_alarm(seconds: float) -> None:
+    """End this process when it has used so much time of a core, or waited twice as long; a program may prevent it."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 2 * seconds)
+
+
 def main() -> None:
     request = json.load(sys.stdin)
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -77,10 +83,10 @@ def main() -> None:
         os.dup2(nothing, number)
     code = compile(request["program"], "program.py", "exec")
     is_fed = "stdin" in request["items"][0]
-    signal.setitimer(signal.ITIMER_REAL, request["alarm_s"])
+    set_alarm(request["alarm_s"])
     value_of = None if is_fed else called(code, request["setup"])
     for item in request["items"]:
-        signal.setitimer(signal.ITIMER_REAL, request["alarm_s"])  # ends this process, unless the program prevents it
+        set_alarm(request["alarm_s"])
         try:
             reply = {"output": fed(code, item["stdin"])} if value_of is None else {"value": coded(value_of(item))}
             line = json.dumps(reply)
@@ -88,7 +94,7 @@ def main() -> None:
             line = json.dumps({"raised": f"{type(error).__name__}: {error}"[:300]})
         results.write(line + "\n")
         results.flush()
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    set_alarm(0)
     os._exit(0)
 
 

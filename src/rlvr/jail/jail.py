@@ -22,7 +22,7 @@ _START_S, _GRACE_S = 30.0, 10.0
 _MAX_ERRORS = 8_000
 _CLEAN = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
 """All that the environment of a jail holds."""
-_XCPU, _ALRM, _KILL = -24, -14, -9  # exit codes of children
+_XCPU, _ALRM, _PROF, _KILL = -24, -14, -27, -9  # exit codes of children
 
 
 class JailError(Exception):
@@ -165,7 +165,7 @@ def _outcome(report: Mapping[str, object], output: str, said: str, too_much: boo
     message = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")[:300]
     if too_much:
         return Outcome(status="raised", message=f"wrote more than {limits.output_bytes:,} bytes")
-    if report["late"] or code in (_XCPU, _ALRM) or (code == _KILL and cpu_s >= limits.cpu_s):
+    if report["late"] or code in (_XCPU, _ALRM, _PROF) or (code == _KILL and cpu_s >= limits.cpu_s):
         return Outcome(status="timed out", output=output, message=message)
     if message.startswith("MemoryError") or code == _KILL:
         return Outcome(status="out of memory", output=output, message=message)

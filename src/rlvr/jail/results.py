@@ -43,7 +43,7 @@ def run_items(
     """The results of a program on the items in order, up to the first one that ended its process.
 
     An item is `{"stdin": text}`, `{"call": expression}` or `{"entry": function or method of Solution, "args": [...]}`;
-    all are of one kind. Each may take `alarm_s`, and all together `limits.wall_s`.
+    all are of one kind. Each may take `alarm_s` of a core, and all together `limits.wall_s`.
     """
     request = {"program": program, "setup": setup, "items": list(items), "alarm_s": alarm_s}
     outcome = jail.run(_driver(), stdin=json.dumps(request), limits=limits)

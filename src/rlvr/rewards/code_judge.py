@@ -80,7 +80,8 @@ def judge(
                 return Verdict(kind="error", message=result.message)
             kind, message = _kind(case, result), result.message
             if kind in ("wrong", "raised") and "stdin" in case.item:
-                kind, message = _alone(jail, program, case, replace(limits, wall_s=timeout_s))
+                alone = replace(limits, wall_s=min(2 * timeout_s, limits.wall_s), cpu_s=math.ceil(timeout_s))
+                kind, message = _alone(jail, program, case, alone)
             num_passed += kind == "passed"
             if kind != "passed" and failure.kind == "passed":
                 failure = Verdict(kind=kind, message=message or _shown(case))
