@@ -18,6 +18,7 @@ class TaskView(Protocol):
     has_documents: ClassVar[bool]
     rereads: ClassVar[bool]
     has_decompositions: ClassVar[bool]
+    has_tests: ClassVar[bool]
     has_tools: ClassVar[bool]
 
     @property

@@ -163,6 +163,8 @@ EXAMPLES = (
     ("max_train_examples", "null", 2, num_different),
 )
 SHOT = "prompt.few_shot=1"
+PROGRAMMED = ("task=code", "task.path=OTHER/gsm8k")
+HALF_RIGHT = "```python\ndef same(x):\n    return 1\n```"
 ROWS = (
     *EXAMPLES,
     ("question_field", "question", "title", question),
@@ -215,6 +217,17 @@ TASK = [
         *ROWS,
     ),
     case("task.subset", "main", "more", question, "task=hub", "task.path=OTHER/repository", RESULT),
+    *of(
+        PROGRAMMED,
+        ("path", "OTHER/gsm8k", "OTHER/copy", question),
+        ("train_split", "train", "train+extra", num_different),
+        ("eval_split", "null", "test", held_out),
+        ("eval_share", 0.1, 0.6, held_out),
+        ("max_train_examples", "null", 2, num_different),
+        ("max_prompt_tokens", "null", 32, num_different),
+    ),
+    case("task.subset", "main", "more", question, "task=code", "task.path=OTHER/repository"),
+    case("task.demonstration_field", "null", "title", said, *PROGRAMMED, SHOT),
     *of(
         ("task=generator", f"task.source='{HERE}squares'"),
         ("source", f"'{HERE}few'", f"'{HERE}squares'", question),
@@ -297,6 +310,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repetition": (", ngram_size: 1", GSM8K, "a b a b a c"),
     "custom": (f", function: '{HERE}length', settings: {{}}", GSM8K, "abc"),
     "reasoning_gym": ("", GYM, solved("{gold}")),
+    "code": (", credit: all", PROGRAMMED, HALF_RIGHT),
 }
 
 
@@ -380,6 +394,7 @@ REWARD = [
         ("settings", "{bonus: 0.0}", "{bonus: 1.0}", reward("abc")),
     ),
     *of_part("reasoning_gym"),
+    *of_part("code", ("credit", "all", "share", reward(HALF_RIGHT))),
     *(
         case(f"reward.parts.x.{key}", a, b, late, "task=keep_one", EVIDENCE)
         for key, a, b in (
@@ -449,6 +464,8 @@ def rows(num: int, start: int) -> list[dict[str, Any]]:
             "post_text": [],
             "table": [["a", str(n)]],
             "final_result": str(row["answer"]),
+            "test_list": ["assert same(1) == 1", "assert same(2) == 2"],
+            "code": "def same(x):\n    return x",
         }
         for n, row in enumerate(sums(num, start), start)
     ]

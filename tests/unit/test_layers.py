@@ -35,7 +35,7 @@ LAYERS = (
     ("settings",),
     ("usual",),
     ("types",),
-    ("algorithms", "samplers", "data", "records"),
+    ("algorithms", "samplers", "data", "records", "jail"),
     ("core",),
     ("rewards", "retrieval", "chat", "tracking", "scale"),
     ("envs", "models"),

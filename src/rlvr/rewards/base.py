@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import Field
@@ -39,6 +39,7 @@ class Grade:
 
     The statuses are those of `Score`. `error`: the part itself failed, `value` is NaN, and `message` is a countable
     reason (`timed out after 5 s`); `bad_data`: the example is at fault. `late`: only the policy can say the value.
+    `facts` are reported as `episode/<name>`, the mean over a step.
     """
 
     value: float
@@ -46,6 +47,7 @@ class Grade:
     message: str = ""
     bad_data: bool = False
     late: LateGrade | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def failed(cls, message: str, *, bad_data: bool = False) -> Grade:

@@ -130,7 +130,8 @@ class PartsVerifier:
     def _score(self, grades: Mapping[str, Grade]) -> Score:
         values: dict[str, float] = {}
         late: dict[str, LateGrade] = {}
-        messages, errors, status = {}, [], "scored"
+        messages: dict[str, float | str] = {}
+        errors, status = [], "scored"
         for name in self.parts:
             grade = grades[name]
             if grade.late is not None:
@@ -140,6 +141,7 @@ class PartsVerifier:
                 errors.append(f"{name}: {grade.message or 'no message'}")
                 continue
             values[name] = grade.value
+            messages |= grade.facts
             if grade.message:
                 messages[name] = grade.message
             if grade.status == "invalid":

@@ -54,6 +54,7 @@ class TaskSettings(Component, ABC):
     has_decompositions: ClassVar[bool] = False  # its questions may come with sub-questions and their answers
     rereads: ClassVar[bool] = False  # the state of an episode is `research.evidence.Readable`
     brings_verifier: ClassVar[bool] = False  # each example has its own verifier
+    has_tests: ClassVar[bool] = False  # its examples are programs' problems, with tests
     shows_calls: ClassVar[bool] = True  # supports few-shot examples
     stop_words: ClassVar[tuple[str, ...]] = ()  # words that end a completion, besides the tokenizer's end token
     made_of_words: ClassVar[bool] = False  # prompts and completions use a small vocabulary, for model=scratch

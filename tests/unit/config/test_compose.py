@@ -39,6 +39,8 @@ NEEDS = {  # other settings that a choice needs
     "task=generator": (*HF, "task.source=module:function"),
     "task=reasoning_gym": (*HF, "task.dataset=chain_sum"),
     "task=mix": (*HF, "task.parts={gsm8k: 2, finqa: 1}"),
+    "task=code": (*HF, "task.path=rows.jsonl"),
+    "reward=code": (*HF, "task=code", "task.path=rows.jsonl"),
     "reward=reasoning_gym": (*DATA["reasoning_gym"], "task.dataset=chain_sum"),
     "reward=finqa": DATA["finqa"],
     "reward=finqa_program": (*DATA["finqa"], "task.answer=program", "prompt=financial_program"),

@@ -24,6 +24,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 SEARCHED = {"has_documents", "rereads"}
 FACTS: dict[str, set[str]] = {  # what is true of each, of what the rest of the library asks tasks
+    "code": {"has_tests", "shows_calls"},
     "dates": {"shows_calls"},
     "finqa": {"shows_calls"},
     "generator": {"shows_calls"},

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,8 @@ def test_pitfall_19_the_probe_finds_wrong_logprobs(wrong: dict[str, Any], tmp_pa
 
 
 def test_a_noisy_model_may_be_as_far_from_its_server_as_its_noise() -> None:
-    quiet, loud = (PushProbe(prompts=(), logprobs=torch.zeros(0, 1), noise=dict.fromkeys(DTYPES, n)) for n in (0.0, 5.0))
+    empty = PushProbe(prompts=(), logprobs=torch.zeros(0, 1))
+    quiet, loud = (replace(empty, noise=dict.fromkeys(DTYPES, size)) for size in (0.0, 5.0))
     assert (allowed_gap(quiet, exact=True), allowed_gap(loud, exact=True)) == (FP32_TOLERANCE, 10 * 5.0)
     assert (allowed_gap(quiet, exact=False), allowed_gap(loud, exact=False)) == (HALF_TOLERANCE, 3 * 5.0)
 
