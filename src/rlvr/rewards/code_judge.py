@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from rlvr.jail.jail import Jail
 from rlvr.jail.outcome import Limits
-from rlvr.jail.results import Result, run_items
+from rlvr.rewards.code_results import Result, run_items
 
 Kind = Literal["passed", "wrong", "raised", "timed out", "out of memory", "no program", "error"]
 TIMES_ALL = 5

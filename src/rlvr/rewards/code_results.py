@@ -34,7 +34,7 @@ class Other:
 
 @cache
 def _driver() -> str:
-    return (files("rlvr.jail") / "driver.py").read_text("utf-8")
+    return (files("rlvr.rewards") / "code_driver.py").read_text("utf-8")
 
 
 def run_items(
