@@ -1,19 +1,15 @@
 """What `rlvr train --help` lists, read from files: no component is imported for it."""
 
-import re
 from itertools import takewhile
 from pathlib import Path
 from textwrap import fill, shorten
 
+from rlvr import registry
+
 PACKAGE = Path(__file__).parents[2]
 WIDTH, SENTENCE = 118, 96
-DECLARED = {  # group -> the package with its components; rewards are bundles of parts, in YAML
-    "task": "tasks",
-    "model": "models",
-    "algorithm": "algorithms",
-    "engine": "engines",
-    "prompt": "tasks",
-}
+GROUPS = ("task", "model", "algorithm", "engine", "prompt")
+"""Whose choices are components; rewards are bundles of parts, in YAML."""
 
 
 def listing() -> str:
@@ -21,7 +17,7 @@ def listing() -> str:
     files = sorted((PACKAGE / "conf").glob("*.yaml"))
     width = max(len(file.stem) for file in files)
     lines = [f"  {file.stem:{width}}  {_first_sentence(file)}" for file in files]
-    groups = {name: _declared(name, folder) for name, folder in DECLARED.items()}
+    groups = {group: sorted(registry.names(group)) for group in GROUPS}
     groups["reward"] = sorted(file.stem for file in (PACKAGE / "conf" / "reward").glob("*.yaml"))
     choices = [
         fill(", ".join(names), WIDTH, initial_indent=f"  {f'{name}=':11}", subsequent_indent=" " * 13)
@@ -36,11 +32,3 @@ def _first_sentence(file: Path) -> str:
     lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     text = " ".join(line.removeprefix("# ") for line in lines).partition(". ")[0].rstrip(".")
     return text if len(text) <= SENTENCE else shorten(text.partition(": ")[0], SENTENCE, placeholder=" ...")
-
-
-def _declared(group: str, folder: str) -> list[str]:
-    """The first name of each component that the files of a package register."""
-    pattern = re.compile(rf'^@register\("{group}", "(\w+)"', re.MULTILINE)
-    root = PACKAGE / folder
-    files = [*root.glob("*.py"), *root.glob("*/__init__.py")]
-    return sorted(name for file in files for name in pattern.findall(file.read_text(encoding="utf-8")))
