@@ -18,7 +18,8 @@ class Jails:
     """`num` jails, started when there is work for them; calls wait for a free one."""
 
     def __init__(self, way: Way, num: int) -> None:
-        self._way, self._num = way, num
+        self._way: Way = way
+        self._num = num
         self._calls = queue.SimpleQueue[tuple[Callable[[Jail], Any], Future[Any]] | None]()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()

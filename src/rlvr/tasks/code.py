@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rlvr.data.conversations import is_conversation, read_prompt
 from rlvr.data.problems import Problem, fingerprint
@@ -84,9 +84,9 @@ class CodeTask(SplitSettings):
     def parse(self, row: Row) -> Problem | str:
         return parsed(row, columns=places_in([row]) or (), name=self.name)
 
-    def load(self, context: TaskContext) -> Data:
+    def load(self, context: TaskContext, **order: Any) -> Data:
         """Notes how programs are isolated, which tests were left out, and whose own solution fails."""
-        data = super().load(context)
+        data = super().load(context, **order)
         sizes = data.source.sizes or (0, 0)
         problems = [*data.source.some(0), *data.source.held_out(sizes[1])]
         parts = [part for part in getattr(context.reward, "parts", {}).values() if isinstance(part, Code)]
