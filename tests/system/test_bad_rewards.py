@@ -174,9 +174,9 @@ def test_a_model_without_chat_template_runs_and_says_so(words: Words, qwen: Path
 def test_prompts_that_do_not_fit_are_refused_or_counted(words: Words, refused: Callable[..., str], cli: Cli) -> None:
     long = ["rollout.max_completion_tokens=480"]
     refused(1, long, "the prompts of all 12 training examples have more than 32")
-    done = cli.ok(*words("task.max_prompt_tokens=95", "tracker.console=plain", "run_dir=run"))
-    assert "1 of 12 training examples have prompts of more than 95 tokens: left out" in done.err
-    assert "of 6 held-out examples have prompts of more than 95 tokens: left out" in done.err
+    done = cli.ok(*words("task.max_prompt_tokens=98", "tracker.console=plain", "run_dir=run"))
+    assert "1 of 12 training examples have prompts of more than 98 tokens: left out" in done.err
+    assert "of 6 held-out examples have prompts of more than 98 tokens: left out" in done.err
 
 
 # ------------------------------------------------------------------------------------------------------- functions
