@@ -165,6 +165,7 @@ EXAMPLES = (
 SHOT = "prompt.few_shot=1"
 PROGRAMMED = ("task=code", "task.path=OTHER/gsm8k")
 HALF_RIGHT = "```python\ndef same(x):\n    return 1\n```"
+RIGHT = HALF_RIGHT.replace("1", "x")
 ROWS = (
     *EXAMPLES,
     ("question_field", "question", "title", question),
@@ -224,7 +225,7 @@ TASK = [
         ("eval_split", "null", "test", held_out),
         ("eval_share", 0.1, 0.6, held_out),
         ("max_train_examples", "null", 2, num_different),
-        ("max_prompt_tokens", "null", 32, num_different),
+        ("max_prompt_tokens", "null", 23, num_different),
     ),
     case("task.subset", "main", "more", question, "task=code", "task.path=OTHER/repository"),
     case("task.demonstration_field", "null", "title", said, *PROGRAMMED, SHOT),
@@ -310,7 +311,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "repetition": (", ngram_size: 1", GSM8K, "a b a b a c"),
     "custom": (f", function: '{HERE}length', settings: {{}}", GSM8K, "abc"),
     "reasoning_gym": ("", GYM, solved("{gold}")),
-    "code": (", credit: all", PROGRAMMED, HALF_RIGHT),
+    "code": (", credit: all", PROGRAMMED, RIGHT),
 }
 
 
