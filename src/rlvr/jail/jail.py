@@ -48,7 +48,7 @@ class Jail(contextlib.AbstractContextManager["Jail"]):
         """Run the text of a Python program as `__main__`, in a process of its own; `files` are in its folder.
 
         Never raises for anything that a program does. If the jail's own process ends, which no program can make it do,
-        it is started anew, and the program is run once more.
+        it is started again, and the program is run once more.
         """
         files = dict(files or {})
         if any(PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts for name in files):
@@ -126,14 +126,14 @@ class Jail(contextlib.AbstractContextManager["Jail"]):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the report says why
                 link.sendall(request)
                 link.shutdown(socket.SHUT_WR)
-            output, said, too_much = _read(link, errors, limits)
+            output, stderr, too_much = _read(link, errors, limits)
         report = self._reply(max(0.0, limits.wall_s - (time.monotonic() - started)) + _GRACE_S)
-        return _outcome(report, output.decode(errors="replace"), said.decode(errors="replace"), too_much, limits)
+        return _outcome(report, output.decode(errors="replace"), stderr.decode(errors="replace"), too_much, limits)
 
 
 def _read(link: socket.socket, errors: socket.socket, limits: Limits) -> tuple[bytearray, bytearray, bool]:
     """What a program writes to output and errors until it ends or writes too much."""
-    output, said = bytearray(), bytearray()
+    output, stderr = bytearray(), bytearray()
     deadline = time.monotonic() + limits.wall_s + _GRACE_S
     with selectors.DefaultSelector() as selector:
         selector.register(link, selectors.EVENT_READ)
@@ -152,17 +152,17 @@ def _read(link: socket.socket, errors: socket.socket, limits: Limits) -> tuple[b
                 elif key.fileobj is link:
                     output += text
                 else:
-                    said += text
-                    del said[:-_MAX_ERRORS]
+                    stderr += text
+                    del stderr[:-_MAX_ERRORS]
             if len(output) > limits.output_bytes:
-                return output, said, True
-    return output, said, False
+                return output, stderr, True
+    return output, stderr, False
 
 
-def _outcome(report: Mapping[str, object], output: str, said: str, too_much: bool, limits: Limits) -> Outcome:
+def _outcome(report: Mapping[str, object], output: str, stderr: str, too_much: bool, limits: Limits) -> Outcome:
     code, cpu_s = report["code"], report["cpu_s"]
     assert isinstance(cpu_s, float)
-    message = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")[:300]
+    message = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")[:300]
     if too_much:
         return Outcome(status="raised", message=f"wrote more than {limits.output_bytes:,} bytes")
     if report["late"] or code in (_XCPU, _ALRM, _PROF) or (code == _KILL and cpu_s >= limits.cpu_s):

@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a program may use: `Limits(wall_s=6.0, cpu_s=6, memory_mb=512)`.; beyond `output_bytes` it is
+    """What a program may use: `Limits(wall_s=6.0, cpu_s=6, memory_mb=512)`; beyond `output_bytes` it is
     ended."""
 
     wall_s: float = 6.0

@@ -18,7 +18,7 @@ from rlvr.rewards.code_results import Result, run_items
 
 Kind = Literal["passed", "wrong", "raised", "timed out", "out of memory", "no program", "error"]
 TIMES_ALL = 5
-"""All tests of a program together may take so many times what one of them may."""
+"""All tests of a program together may take this many times as long as one of them may."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -155,10 +155,10 @@ def _words(body: str) -> Reading | None:
 
 def _figure(body: str) -> Reading | None:
     """Points after the sign of what they are corners of: their order matters, which a product of letters has not."""
-    found = _FIGURE.fullmatch(body)
-    if found is None:
+    match = _FIGURE.fullmatch(body)
+    if match is None:
         return None
-    sign, points = found.groups()
+    sign, points = match.groups()
     points = min(points, points[::-1]) if "angle" in sign and sign != "triangle" and points.isalpha() else points
     return Reading(f"{sign} {points}")
 

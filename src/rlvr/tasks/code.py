@@ -97,7 +97,7 @@ class CodeTask(SplitSettings):
 def parsed(row: Row, *, columns: Sequence[str], name: str) -> Problem | str:
     """The problem of a row, or why it is left out."""
     try:
-        found = read_tests(row, columns)
+        row_tests = read_tests(row, columns)
     except NoTestsError as error:
         return str(error)
     messages: tuple[Message, ...] = ()
@@ -106,7 +106,7 @@ def parsed(row: Row, *, columns: Sequence[str], name: str) -> Problem | str:
         messages = read_prompt(row, field)
         question = "\n".join(message.content for message in messages)
     else:
-        question = _asked(row, row.read(FilledText, field), found)
+        question = _asked(row, row.read(FilledText, field), row_tests)
     key = fingerprint(question)
     program = next(solutions_of(row), "")
     if program and "entry_point" in row and f"def {row.get('entry_point')}" not in program:
@@ -117,14 +117,14 @@ def parsed(row: Row, *, columns: Sequence[str], name: str) -> Problem | str:
         question=question,
         messages=messages,
         answer=FENCED.format(program.strip("\n")) if program else "",
-        metadata={"tests": found.tests, "num_left_out": found.num_left_out},
+        metadata={"tests": row_tests.tests, "num_left_out": row_tests.num_left_out},
         row=row.fields,
     )
 
 
-def _asked(row: Row, question: str, found: RowTests) -> str:
+def _asked(row: Row, question: str, row_tests: RowTests) -> str:
     """The question, the beginning of the program where there is one, and what is to be written."""
-    item = found.tests.cases[0].item
+    item = row_tests.tests.cases[0].item
     starter = row.get("starter_code") if "starter_code" in row else ""
     parts = [question]
     if "entry_point" in row and "def " in question:

@@ -142,7 +142,7 @@ def test_a_layout_is_recognized_and_judges(layout: str) -> None:
 
 
 def test_of_asserts_one_is_shown() -> None:
-    """What is shown can be learnt by heart instead of solved."""
+    """What is shown can be memorized instead of solved."""
     question = problem_of(LAYOUTS["MBPP"][0]).question
     assert "double(1)" in question
     assert "double(5)" not in question
